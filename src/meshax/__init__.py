@@ -1,0 +1,56 @@
+"""Massive model parallelism, and data parallelism, and any mix, made easy.
+
+Write a tensor program once, with named dims. One layout line decides how it is split over a mesh of processors.
+"""
+
+from .dims import Dim, dims
+from .errors import DimError, DtypeError, LayoutError, MeshaxError, MeshError, OptimizerError, ShapeError
+from .layout import Layout
+from .mesh import Mesh
+from .ops import randomness as random
+from .ops.contraction import einsum
+from .ops.control import cond, remat, scan, while_loop
+from .ops.creation import arange, full, ones, zeros
+from .ops.elementwise import (
+    abs,
+    ceil,
+    clip,
+    cos,
+    erf,
+    exp,
+    expm1,
+    floor,
+    gelu,
+    isfinite,
+    isnan,
+    lift,
+    log,
+    log1p,
+    logical_and,
+    logical_not,
+    logical_or,
+    maximum,
+    minimum,
+    negative,
+    relu,
+    round,
+    rsqrt,
+    sigmoid,
+    sign,
+    silu,
+    sin,
+    softplus,
+    sqrt,
+    square,
+    stop_gradient,
+    tanh,
+    where,
+)
+from .ops.gradients import grad, value_and_grad
+from .ops.reduction import all, any, argmax, argmin, max, mean, min, prod, sum, var
+from .ops.resharding import broadcast, rename, reshape, transpose
+from .ops.softmax import log_softmax, logsumexp, softmax, softmax_cross_entropy
+from .program import Program, put, spmd
+from .tensor import Tensor, param, tensor
+
+__version__ = "0.1.0"

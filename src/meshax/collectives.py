@@ -1,0 +1,146 @@
+"""The one door to collectives.
+
+Every function takes and gives local arrays. Over a mesh axis a local array is *split* or *copies* (JAX's type says
+varying) or *replicated* (invariant). Most are made once for a value, in the value's own trace: however many
+consumers ask, in whatever loop, there is one collective forward and one backward.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .compat import is_traced, own_trace, varying_axes
+
+Array = Any
+Axes = tuple[str, ...]
+
+PRIMITIVES = frozenset(
+    "psum psum_invariant pmax pmin all_gather all_gather_invariant all_gather_reduced reduce_scatter all_to_all ppermute "
+    "unreduced_psum unreduced_reduce_scatter".split()
+)
+
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def remembering() -> Iterator[None]:
+    """Opens the memory of what was already cast, gathered or reduced; `spmd` holds it open while it traces."""
+    outer = getattr(_local, "memory", None)
+    _local.memory = {}
+    try:
+        yield
+    finally:
+        _local.memory = outer
+
+
+def once(x: Array, key: Hashable, make: Callable[[Array], Array]) -> Array:
+    """Returns `make(x)`, made the first time it is asked for, in the trace of `x`."""
+    memory = getattr(_local, "memory", None)
+    if memory is None or not is_traced(x):
+        return make(x)
+    _, made = memory.setdefault(id(x), (x, {}))  # holding x keeps its id its own
+    if key not in made:
+        with own_trace(x):
+            made[key] = make(x)
+    return made[key]
+
+
+def processor_index(axes: Sequence[str]) -> Array:
+    """Returns this processor's place along some axes together, the first being major."""
+    return lax.axis_index(tuple(axes))
+
+
+def to_copies(x: Array, axes: frozenset[str]) -> Array:
+    """Makes a value vary over axes: free, and in the backward pass one sum over them."""
+    missing = tuple(sorted(axes - varying_axes(x)))
+    if not missing:
+        return x
+    return once(x, ("copies", missing), lambda x: lax.pcast(x, missing, to="varying"))
+
+
+def sum_over(x: Array, axes: Sequence[str]) -> Array:
+    """Sums over axes: one all-reduce."""
+    return lax.psum(x, tuple(axes)) if axes else x
+
+
+def scatter_sum(x: Array, axes: Axes, position: int) -> Array:
+    """Sums over axes and leaves each processor its block along an array dimension: one reduce-scatter."""
+    return lax.psum_scatter(x, axes, scatter_dimension=position, tiled=True)
+
+
+def gather(x: Array, axes: Axes, position: int, *, copies: bool) -> Array:
+    """Joins the blocks along an array dimension: one all-gather.
+
+    As copies, the backward pass is a reduce-scatter. As a replicated value it is free, but then each use that varies
+    over the axes costs an all-reduce: the consumer knows which it needs.
+    """
+    return lax.all_gather(x, axes, axis=position, tiled=True, to="varying" if copies else "invarying")
+
+
+def exchange(x: Array, axes: Axes, split: int, join: int) -> Array:
+    """Cuts along one array dimension and joins along another: one all-to-all."""
+    return lax.all_to_all(x, axes, split_axis=split, concat_axis=join, tiled=True)
+
+
+def take_block(x: Array, axes: Axes, position: int, block: int) -> Array:
+    """Returns this processor's block along an array dimension: free; backward one all-gather if x is replicated."""
+    if jnp.issubdtype(x.dtype, jnp.inexact) and not set(axes) & varying_axes(x):
+        return _block_of_replicated(x, axes, position, block)
+    return _block(x, axes, position, block)
+
+
+def _block(x: Array, axes: Axes, position: int, block: int) -> Array:
+    x = to_copies(x, frozenset(axes))
+    return lax.dynamic_slice_in_dim(x, processor_index(axes) * block, block, position)
+
+
+# The plain derivative would be an all-reduce of the whole array, each processor adding its block to zeros.
+_block_of_replicated = jax.custom_vjp(_block, nondiff_argnums=(1, 2, 3))
+_block_of_replicated.defvjp(
+    lambda x, axes, position, block: (_block(x, axes, position, block), None),
+    lambda axes, position, block, _, ct: (gather(ct, axes, position, copies=False),),
+)
+
+
+def only_first(x: Array, axes: Sequence[str]) -> Array:
+    """Turns copies into a pending sum: every processor but the first along the axes holds zeros."""
+    return jnp.where(processor_index(axes) == 0, x, jnp.zeros((), x.dtype))
+
+
+def max_over(x: Array, axes: Axes) -> Array:
+    """Takes the maximum over axes, NaN wherever a processor has NaN: one all-reduce. Has no derivative."""
+    return _extremum_over(x, axes, lax.pmax, sign=1)
+
+
+def min_over(x: Array, axes: Axes) -> Array:
+    """Takes the minimum over axes, NaN wherever a processor has NaN: one all-reduce. Has no derivative."""
+    return _extremum_over(x, axes, lax.pmin, sign=-1)
+
+
+def _extremum_over(x: Array, axes: Axes, reduce: Callable[..., Array], sign: int) -> Array:
+    if not axes:
+        return x
+    x = lax.stop_gradient(x)
+    if x.dtype == jnp.bool_:
+        return reduce(x.astype(jnp.int32), axes).astype(jnp.bool_)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return reduce(x, axes)
+    ordered, restore = _as_ordered_integers(x, sign)
+    return restore(reduce(ordered, axes)).astype(x.dtype)
+
+
+def _as_ordered_integers(x: Array, sign: int) -> tuple[Array, Callable[[Array], Array]]:
+    """Maps floats to integers of the same order, NaN beyond them all: the backends' own maximum may drop a NaN."""
+    wide, integer = (jnp.float64, jnp.int64) if x.dtype == jnp.float64 else (jnp.float32, jnp.int32)
+    largest = jnp.iinfo(integer).max
+    flip = lambda bits: jnp.where(bits < 0, bits ^ largest, bits)  # noqa: E731
+    ordered = flip(lax.bitcast_convert_type(x.astype(wide), integer))
+    ordered = jnp.where(jnp.isnan(x), largest if sign > 0 else ~largest, ordered)
+    return ordered, lambda bits: lax.bitcast_convert_type(flip(bits), wide)
+
+

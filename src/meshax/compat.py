@@ -1,0 +1,35 @@
+"""What JAX does not offer publicly, or offers under names that move between versions.
+
+Only this module knows how JAX spells the type of a value over the mesh axes, and which trace a value belongs to.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.extend
+
+_NONE: frozenset[str] = frozenset()
+
+
+def varying_axes(x: Any) -> frozenset[str]:
+    """Returns the mesh axes over which JAX's type lets a value differ from processor to processor."""
+    manual_type = getattr(jax.typeof(x), "mat", None)
+    return manual_type.varying if manual_type is not None else _NONE
+
+
+def is_traced(x: Any) -> bool:
+    """Whether the value belongs to a trace, and not to the host or a device."""
+    return isinstance(x, jax.core.Tracer)
+
+
+@contextlib.contextmanager
+def own_trace(x: Any) -> Iterator[None]:
+    """Emits what is computed inside into the trace of `x`, not into the innermost one.
+
+    A cast made inside a loop on a value from outside it would be made, and in the backward pass reduced, in every
+    iteration. `Tracer._trace` has no public name.
+    """
+    with jax.extend.core.set_current_trace(x._trace):
+        yield

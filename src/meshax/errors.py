@@ -1,0 +1,53 @@
+"""The exceptions, and how a message is built.
+
+Every error a user can cause is a `MeshaxError` whose text has four parts, in this order: what failed; on which
+values, in our notation (`[batch:32/rows, length:128]`); which rule it broke; what to do about it.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class MeshaxError(ValueError):
+    """Base class of all errors that meshax raises on purpose."""
+
+    def __init__(self, what: str, *, values: str = "", rule: str = "", fix: str = ""):
+        parts = [what]
+        parts += [f"  {label}: {text}" for label, text in (("values", values), ("rule", rule), ("fix", fix)) if text]
+        super().__init__("\n".join(parts))
+
+
+class DimError(MeshaxError):
+    """A dim, or a list of dims, is malformed."""
+
+
+class ShapeError(MeshaxError):
+    """The dims of tensors do not fit an operation, or each other."""
+
+
+class DtypeError(MeshaxError):
+    """The dtype of a tensor does not fit an operation."""
+
+
+class MeshError(MeshaxError):
+    """A mesh is malformed, or does not fit the devices."""
+
+
+class LayoutError(MeshaxError):
+    """A layout is malformed, or splits a tensor in an impossible way."""
+
+
+class OptimizerError(MeshaxError):
+    """An optimizer would be silently wrong on local slices."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns a sentence that offers the nearest known names, or lists them all."""
+    known = sorted(set(known))
+    close = difflib.get_close_matches(name, known, n=2, cutoff=0.6)
+    if close:
+        return "did you mean " + " or ".join(f'"{c}"' for c in close) + "?"
+    if not known:
+        return "there are none yet."
+    shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+    return f"known names: {shown}."

@@ -1,0 +1,1 @@
+"""The operations: each works on whole arrays outside a program, and on local slices plus collectives inside."""

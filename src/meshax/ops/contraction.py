@@ -1,0 +1,87 @@
+"""Products summed over dims.
+
+The local product runs on the slices. Where a summed dim is split, the result is a pending sum: its first use decides
+whether it becomes an all-reduce or a reduce-scatter.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..dims import Dims, DimsLike, as_list, select, union, without
+from ..errors import DtypeError, ShapeError
+from ..layout import Setting, canonical, current
+from ..tensor import Tensor
+from ..transfer import fill_padding
+from .operands import check_tensor, compute, describe
+from .reduction import sum as sum_
+
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def einsum(*xs: Tensor, out: DimsLike | None = None, over: DimsLike | None = None) -> Tensor:
+    """Multiplies tensors by name and sums over the dims that `out` leaves out, or that `over` names.
+
+    >>> from meshax import tensor
+    >>> a, b = tensor([[1.0, 2.0]], "i j"), tensor([[3.0], [4.0]], "j k")
+    >>> einsum(a, b, out="i k").numpy()
+    array([[11.]], dtype=float32)
+
+    Communication: none, if no summed dim is split; otherwise a pending sum, reduced by its first use.
+    """
+    if not xs:
+        raise ShapeError("mx.einsum needs at least one tensor.", fix="write for example mx.einsum(x, w, out=(batch, hidden)).")
+    xs = tuple(check_tensor(x, "einsum") for x in xs)
+    if (out is None) == (over is None):
+        raise ShapeError(
+            "mx.einsum takes either out= or over=.",
+            values=describe(xs),
+            fix="name the dims of the result (out=), or the dims to sum over (over=).",
+        )
+    if len({x.dtype for x in xs}) > 1:
+        raise DtypeError(
+            "the operands of mx.einsum have different dtypes.",
+            values=" and ".join(f"{x.dtype}{x.dims}" for x in xs),
+            rule="a product is computed in one dtype, so that none is slower than it looks.",
+            fix="cast one operand: x.astype(w.dtype).",
+        )
+    every = union(*(x.dims for x in xs))
+    result = select(every, as_list(out)) if out is not None else without(every, select(every, over or ()))
+    summed = without(every, result)
+    setting = current()
+    if setting is not None:
+        xs = _sum_colliding_alone(xs, every, summed, setting)
+        every = union(*(x.dims for x in xs))
+        setting.placement(every, operands=[x.dims for x in xs])
+    letters = dict(zip((dim.name for dim in every), _LETTERS, strict=False))
+    equation = ",".join("".join(letters[d.name] for d in x.dims) for x in xs) + "->" + "".join(letters[d.name] for d in result)
+
+    def product(*arrays: Any) -> Any:
+        if setting is None:
+            return jnp.einsum(equation, *arrays)
+        arrays = tuple(_mask(a, setting, x.dims) for a, x in zip(arrays, xs, strict=True))
+        return _mask(jnp.einsum(equation, *arrays), setting, result)
+
+    split = canonical(setting, every, None)
+    pending = frozenset(a for dim, axes in zip(every, split, strict=True) if dim in summed for a in axes)
+    return Tensor(compute(product, xs), result, pending=pending)
+
+
+def _mask(array: Any, setting: Setting, shape: Dims) -> Any:
+    """Zeroes all padding: a product forward is a sum over other dims backward, and 0 * NaN is NaN."""
+    return fill_padding(array, setting, shape, canonical(setting, shape, None), shape)
+
+
+def _sum_colliding_alone(xs: tuple[Tensor, ...], every: Dims, summed: Dims, setting: Setting) -> tuple[Tensor, ...]:
+    """Sums first over dims that only one operand has, if their axis splits a dim of another operand too."""
+    rules = canonical
+    owners = {dim: [x for x in xs if dim in x.dims] for dim in summed}
+    done = []
+    for x in xs:
+        axes_elsewhere = {
+            axis for dim in every if dim not in x.dims for axis in rules(setting, (dim,), None)[0]
+        }  # fmt: skip
+        alone = [d for d in x.dims if d in summed and len(owners[d]) == 1]
+        colliding = [d for d in alone if axes_elsewhere & set(rules(setting, (d,), None)[0])]
+        done.append(sum_(x, over=colliding) if colliding else x)
+    return tuple(done)

@@ -1,0 +1,232 @@
+"""Loops and branches over tensors.
+
+A loop's carry must come out as it went in. Over each mesh axis it may go in replicated and come out varying: then the
+body's output wins, and the loop is traced once more with the carry varying from the start.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import collectives
+from ..compat import varying_axes
+from ..dims import Dim, DimLike, find, show, unique
+from ..errors import ShapeError
+from ..layout import Setting, canonical, current
+from ..tensor import Tensor, is_tensor, local, settled_array
+from ..transfer import crop, move
+from .resharding import placed
+
+Array = Any
+Axes = frozenset[str]
+
+
+class _StatesDiffer(Exception):
+    """The carry comes out varying over more axes than it went in."""
+
+    def __init__(self, varying: list[Axes]):
+        super().__init__()
+        self.varying = varying
+
+
+class _Packed:
+    """A pytree with tensors, as a list of arrays and what it takes to rebuild it."""
+
+    def __init__(self, tree: Any):
+        leaves, self.treedef = jax.tree.flatten(tree, is_leaf=is_tensor)
+        self.kinds = [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in leaves]
+        self.arrays = [settled_array(leaf) if is_tensor(leaf) else jnp.asarray(leaf) for leaf in leaves]
+
+    def rebuild(self, arrays: list[Array]) -> Any:
+        pairs = zip(arrays, self.kinds, strict=True)
+        return jax.tree.unflatten(self.treedef, [a if kind is None else Tensor(a, *kind) for a, kind in pairs])
+
+    def varying(self) -> list[Axes]:
+        return [varying_axes(array) for array in self.arrays]
+
+    def cast(self, varying: list[Axes]) -> list[Array]:
+        return [collectives.to_copies(a, axes) for a, axes in zip(self.arrays, varying, strict=True)]
+
+    def check_same(self, new: "_Packed", what: str) -> None:
+        """Raises unless another tree has the same structure, dims and dtypes."""
+        problems = []
+        if self.treedef != new.treedef:
+            problems.append(f"the structure {self.treedef} became {new.treedef}")
+        else:
+            for kind, new_kind, a, b in zip(self.kinds, new.kinds, self.arrays, new.arrays, strict=True):
+                before = f"{show(kind[0]) if kind else a.shape} {a.dtype}"
+                after = f"{show(new_kind[0]) if new_kind else b.shape} {b.dtype}"
+                if before != after:
+                    problems.append(f"{before} became {after}")
+        if problems:
+            raise ShapeError(
+                f"{what} does not come out as it went in.",
+                values="; ".join(problems),
+                rule="what a loop carries keeps its structure, dims, their order, and dtypes.",
+                fix="rename, transpose or cast it back at the end of the body.",
+            )
+
+
+def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None, *, over: DimLike) -> tuple[Any, Any]:
+    """Loops over a dim: `body(carry, x)` returns the next carry and a `y`.
+
+    Args:
+        body: the function.
+        init: the first carry, a pytree.
+        xs: a pytree of tensors with the dim, of which `body` sees one slice after the other, as they are stored
+            (arrays are sliced along their first dimension).
+        over: the dim.
+
+    Returns:
+        The last carry, and all `y`, stacked along the dim.
+
+    Communication: none of its own; if the dim is split, `xs` are gathered along it before the loop.
+    """
+    leaves, treedef = jax.tree.flatten(xs, is_leaf=is_tensor)
+    dim = _loop_dim(leaves, over)
+    setting = current()
+    first = _Packed(init)
+    arrays = [_leading(leaf, dim, setting) if is_tensor(leaf) else leaf for leaf in leaves]
+    outs: list[_Packed] = []
+
+    def step(varying: list[Axes]) -> Callable[[list[Array], list[Array]], tuple[list[Array], list[Array]]]:
+        def run(carry: list[Array], slices: list[Array]) -> tuple[list[Array], list[Array]]:
+            parts = [
+                Tensor(a, tuple(d for d in x.dims if d != dim), x.role) if is_tensor(x) else a
+                for a, x in zip(slices, leaves, strict=True)
+            ]
+            carry_out, y = body(first.rebuild(carry), jax.tree.unflatten(treedef, parts))
+            out = _packed_alike(first, carry_out, varying, "the carry of mx.scan")
+            outs[:] = [_Packed(y)]
+            return out, outs[0].arrays
+
+        return run
+
+    carry, ys = _until_states_agree(first, lambda v: lax.scan(step(v), first.cast(v), arrays, length=dim.size))
+    ys = [y if kind is None else _stacked(y, dim, *kind, setting) for y, kind in zip(ys, outs[0].kinds, strict=True)]
+    return first.rebuild(carry), jax.tree.unflatten(outs[0].treedef, ys)
+
+
+def _packed_alike(first: _Packed, tree: Any, varying: list[Axes], what: str) -> list[Array]:
+    out = _Packed(tree)
+    first.check_same(out, what)
+    wider = [now | new for now, new in zip(varying, out.varying(), strict=True)]
+    if wider != varying:
+        raise _StatesDiffer(wider)
+    return out.cast(varying)
+
+
+def _until_states_agree(first: _Packed, run: Callable[[list[Axes]], Any]) -> Any:
+    varying = first.varying()
+    while True:  # each turn adds a mesh axis to some leaf, so it ends
+        try:
+            return run(varying)
+        except _StatesDiffer as wider:
+            varying = wider.varying
+
+
+def _loop_dim(leaves: list[Any], over: DimLike) -> Dim:
+    tensors = [leaf for leaf in leaves if is_tensor(leaf)]
+    if tensors:
+        return [find(x.dims, over) for x in tensors][0]
+    if isinstance(over, Dim):
+        return over
+    raise ShapeError(f"mx.scan does not know the size of {over!r}.", fix="pass a Dim where xs hold no tensor.")
+
+
+def _leading(x: Tensor, dim: Dim, setting: Setting | None) -> Array:
+    """Returns the array as stored, but whole along the dim, which comes first."""
+    position = x.dims.index(dim)
+    if setting is None:
+        array = crop(jnp.asarray(x._array), x.dims)
+    else:
+        array, placement = local(x, setting)
+        stored = canonical(setting, x.dims, x.role)
+        target = tuple(() if i == position else axes for i, axes in enumerate(stored))
+        array = move(array, setting, x.dims, placement, target, x._pending)
+    return jnp.moveaxis(array, position, 0)
+
+
+def _stacked(array: Array, dim: Dim, shape: tuple[Dim, ...], role: str | None, setting: Setting | None) -> Tensor:
+    dims = unique((dim, *shape))
+    if setting is None:
+        return Tensor(array, dims, role)
+    return placed(array, setting, dims, role, ((), *canonical(setting, shape, role)))
+
+
+def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any) -> Any:
+    """Repeats `body(carry)` while `cond(carry)`, a scalar, holds.
+
+    Communication: none of its own; a condition that differs between processors' copies is all-reduced.
+    """
+    first = _Packed(init)
+
+    def run(varying: list[Axes]) -> Any:
+        def step(carry: list[Array]) -> list[Array]:
+            return _packed_alike(first, body(first.rebuild(carry)), varying, "the carry of mx.while_loop")
+
+        return lax.while_loop(lambda c: _predicate(cond(first.rebuild(c))), step, first.cast(varying))
+
+    return first.rebuild(_until_states_agree(first, run))
+
+
+def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *args: Any) -> Any:
+    """Calls one of two functions, as a scalar says.
+
+    Communication: none of its own; a condition that differs between processors' copies is all-reduced.
+    """
+    packed = _Packed(args)
+    outs: list[_Packed] = []
+
+    def branch(fn: Callable[..., Any], varying: list[Axes] | None) -> Callable[[list[Array]], list[Array]]:
+        def run(arrays: list[Array]) -> list[Array]:
+            out = _Packed(fn(*packed.rebuild(arrays)))
+            outs.append(out)
+            return out.arrays if varying is None else out.cast(varying)
+
+        return run
+
+    for fn in (true_fn, false_fn):  # see what each gives, before both must give the same
+        jax.eval_shape(branch(fn, None), packed.arrays)
+    first, second = outs
+    first.check_same(second, "the result of mx.cond, from the one branch to the other,")
+    varying = [a | b for a, b in zip(first.varying(), second.varying(), strict=True)]
+    result = lax.cond(_predicate(pred), branch(true_fn, varying), branch(false_fn, varying), packed.arrays)
+    return first.rebuild(result)
+
+
+def _predicate(pred: Any) -> Array:
+    if isinstance(pred, Tensor):
+        if pred.dims:
+            raise ShapeError(
+                "a condition is one truth value.",
+                values=show(pred.dims),
+                fix="reduce it with mx.any or mx.all.",
+            )
+        pred = settled_array(pred)
+    varying = tuple(sorted(varying_axes(jnp.asarray(pred))))
+    return collectives.max_over(jnp.asarray(pred, jnp.bool_), varying)
+
+
+def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
+    """Recomputes what `fn` computes in the backward pass, rather than keep it.
+
+    Args:
+        fn: a function of pytrees of tensors.
+        policy: what to keep all the same: None for nothing, "collectives" for the results of collectives, so that
+            none is repeated, or one of `jax.checkpoint_policies`.
+
+    Communication: that of `fn`, and again in the backward pass where the policy does not keep it.
+    """
+    if policy == "collectives":
+        policy = _keep_collectives
+    elif isinstance(policy, str):
+        raise ShapeError(f"there is no policy {policy!r}.", fix='use None, "collectives", or one of jax.checkpoint_policies.')
+    return jax.checkpoint(fn, policy=policy)
+
+
+def _keep_collectives(primitive: Any, *_: Any, **__: Any) -> bool:
+    return primitive.name in collectives.PRIMITIVES

@@ -1,0 +1,69 @@
+"""Tensors made from nothing. Each processor makes its own slice."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from .. import collectives
+from ..dims import Dim, Dims, DimsLike, as_list, unique
+from ..errors import ShapeError
+from ..layout import canonical, current
+from ..tensor import Tensor
+from ..transfer import indices
+
+
+def sized_dims(dims: DimsLike, op: str) -> Dims:
+    """Returns the dims of a new tensor, which need sizes: names alone are not enough."""
+    listed = as_list(dims)
+    nameless = [dim for dim in listed if not isinstance(dim, Dim)]
+    if nameless:
+        raise ShapeError(
+            f"mx.{op} does not know the size of {', '.join(map(repr, nameless))}.",
+            rule="a new tensor is made of dims, which have sizes.",
+            fix='pass dims, for example mx.dims("batch:32 hidden:64").',
+        )
+    return unique([dim for dim in listed if isinstance(dim, Dim)])
+
+
+def full(dims: DimsLike, value: Any, dtype: Any = None) -> Tensor:
+    """Returns a tensor filled with a number.
+
+    Communication: none.
+    """
+    shape, setting = sized_dims(dims, "full"), current()
+    if setting is None:
+        return Tensor(jnp.full([dim.size for dim in shape], value, dtype), shape)
+    placement = canonical(setting, shape, None)
+    array = jnp.full(setting.local_shape(shape, placement), value, dtype)
+    return Tensor(collectives.to_copies(array, frozenset(a for axes in placement for a in axes)), shape)
+
+
+def zeros(dims: DimsLike, dtype: Any = jnp.float32) -> Tensor:
+    """Returns a tensor of zeros.
+
+    Communication: none.
+    """
+    return full(sized_dims(dims, "zeros"), 0, dtype)
+
+
+def ones(dims: DimsLike, dtype: Any = jnp.float32) -> Tensor:
+    """Returns a tensor of ones.
+
+    Communication: none.
+    """
+    return full(sized_dims(dims, "ones"), 1, dtype)
+
+
+def arange(dim: Dim) -> Tensor:
+    """Returns 0, 1, ... along a dim (int32).
+
+    >>> arange(Dim("length", 3)).numpy()
+    array([0, 1, 2], dtype=int32)
+
+    Communication: none.
+    """
+    (dim,) = sized_dims(dim, "arange")
+    setting = current()
+    if setting is None:
+        return Tensor(jnp.arange(dim.size, dtype=jnp.int32), (dim,))
+    return Tensor(indices(setting, dim, canonical(setting, (dim,), None)[0]), (dim,))

@@ -1,0 +1,162 @@
+"""Elementwise operations, by name.
+
+Operands meet by the names of their dims: the result has the left one's dims, then the right one's new ones. Nothing
+is communicated, except that a pending sum is reduced first where its value is needed. Adding pending sums, negating
+or scaling one by a number does not need it.
+"""
+
+import functools
+import numbers
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..dims import union
+from ..layout import canonical, current
+from ..tensor import Tensor
+from .operands import align, check_tensor, common_role, compute
+
+Operand = Any  # a Tensor or a number
+
+
+def lift(fn: Callable[..., Any], *, name: str | None = None) -> Callable[..., Tensor]:
+    """Makes an elementwise function of arrays into one of tensors, which meet by the names of their dims.
+
+    Keyword arguments are passed on as they are.
+
+    >>> from meshax import tensor
+    >>> lift(jnp.hypot)(tensor([3.0, 0.0], "side"), 4.0).numpy()
+    array([5., 4.], dtype=float32)
+
+    Communication: none; a pending sum is reduced first.
+    """
+    name = name or getattr(fn, "__name__", "lift")
+
+    def lifted(*operands: Operand, **options: Any) -> Tensor:
+        return apply(functools.partial(fn, **options) if options else fn, operands, name)
+
+    lifted.__name__ = lifted.__qualname__ = name
+    lifted.__doc__ = f"Applies `{name}` elementwise, by name.\n\nCommunication: none; a pending sum is reduced first."
+    return lifted
+
+
+def apply(fn: Callable[..., Any], operands: tuple[Operand, ...], name: str, pending: str = "") -> Tensor:
+    """Applies an elementwise function of arrays.
+
+    Args:
+        fn: the function.
+        operands: tensors and numbers.
+        name: the operation's name, for messages.
+        pending: what keeps a pending sum pending: "sum" if all operands are, "scale" if all but one are numbers.
+    """
+    operands = tuple(_as_operand(x, name) for x in operands)
+    xs = [x for x in operands if isinstance(x, Tensor)]
+    if not xs:
+        return check_tensor(operands[0], name)
+    if _stays_unsettled(xs, len(operands), pending):
+        first = xs[0]
+        array = fn(*(x._array if isinstance(x, Tensor) else x for x in operands))
+        return Tensor(array, first.dims, first.role, first._placement, first._pending)
+    shape, role, setting = union(*(x.dims for x in xs)), common_role(xs), current()
+    if setting is not None:
+        setting.placement(shape, role, operands=[x.dims for x in xs] if len(xs) > 1 else ())
+    placement = canonical(setting, shape, role)
+
+    def aligned(*arrays: Any) -> Any:
+        ready = iter([align(a, x.dims, shape, placement, setting) for a, x in zip(arrays, xs, strict=True)])
+        return fn(*(next(ready) if isinstance(x, Tensor) else x for x in operands))
+
+    return Tensor(compute(aligned, xs, role), shape, role)
+
+
+def _as_operand(x: Operand, name: str) -> Operand:
+    if isinstance(x, Tensor | numbers.Number | np.generic):
+        return x
+    if isinstance(x, jax.Array | np.ndarray) and x.ndim == 0:
+        return Tensor(x, ())
+    return check_tensor(x, name)
+
+
+def _stays_unsettled(xs: list[Tensor], num_operands: int, pending: str) -> bool:
+    """Whether the function can be applied to the slices as they are."""
+    first = xs[0]
+    if current() is None:
+        return False
+    if len(xs) == 1 and num_operands == 1 or pending == "scale" and len(xs) == 1:
+        return bool(pending) if first._pending else first._placement is not None
+    alike = all(
+        x.dims == first.dims and x._pending == first._pending and x._placement == first._placement and x.role == first.role
+        for x in xs
+    )
+    return pending == "sum" and bool(first._pending) and alike and len(xs) == num_operands
+
+
+def _binary(fn: Callable[..., Any], name: str, pending: str = "") -> Callable[..., Tensor]:
+    return lambda a, b: apply(fn, (a, b), name, pending)
+
+
+def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
+    """Takes `a` where the condition holds, else `b`; the branch not taken leaks neither values nor gradients.
+
+    Communication: none; a pending sum is reduced first.
+    """
+    return apply(jnp.where, (condition, a, b), "where")
+
+
+def astype(x: Tensor, dtype: Any) -> Tensor:
+    """Casts to a dtype.
+
+    Communication: none; a pending sum is reduced first, in its own dtype.
+    """
+    return apply(lambda a: a.astype(dtype), (x,), "astype")
+
+
+def stop_gradient(x: Tensor) -> Tensor:
+    """Returns the same value, through which no gradient flows.
+
+    Communication: none.
+    """
+    return apply(jax.lax.stop_gradient, (x,), "stop_gradient", pending="scale")
+
+
+negative = lift(operator.neg, name="negative")
+exp, log, log1p, expm1 = lift(jnp.exp), lift(jnp.log), lift(jnp.log1p), lift(jnp.expm1)
+sqrt, rsqrt, square = lift(jnp.sqrt), lift(jax.lax.rsqrt), lift(jnp.square)
+sin, cos, tanh = lift(jnp.sin), lift(jnp.cos), lift(jnp.tanh)
+sigmoid, softplus, erf = lift(jax.nn.sigmoid), lift(jax.nn.softplus), lift(jax.lax.erf)
+relu, gelu, silu = lift(jax.nn.relu), lift(jax.nn.gelu), lift(jax.nn.silu)
+abs, sign, floor, ceil, round = (lift(f) for f in (jnp.abs, jnp.sign, jnp.floor, jnp.ceil, jnp.round))
+maximum, minimum = lift(jnp.maximum), lift(jnp.minimum)
+logical_and, logical_or, logical_not = lift(jnp.logical_and), lift(jnp.logical_or), lift(jnp.logical_not)
+isnan, isfinite, clip = lift(jnp.isnan), lift(jnp.isfinite), lift(jnp.clip)
+
+_OPERATORS = {
+    "add": (operator.add, "sum"), "sub": (operator.sub, "sum"), "mul": (operator.mul, "scale"),
+    "truediv": (operator.truediv, "scale"), "floordiv": (operator.floordiv, ""), "mod": (operator.mod, ""),
+    "pow": (operator.pow, ""), "and": (operator.and_, ""), "or": (operator.or_, ""), "xor": (operator.xor, ""),
+}  # fmt: skip
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+
+
+def _attach_operators() -> None:
+    for name, (fn, pending) in _OPERATORS.items():
+        setattr(Tensor, f"__{name}__", _binary(fn, name, pending))
+        reversed_pending = pending if name in ("add", "sub", "mul") else ""
+        setattr(Tensor, f"__r{name}__", _swapped(_binary(fn, name, reversed_pending)))
+    for name in _COMPARISONS:
+        setattr(Tensor, f"__{name}__", _binary(getattr(operator, name), name))
+    Tensor.__neg__ = lambda self: apply(operator.neg, (self,), "neg", "scale")  # type: ignore[attr-defined]
+    Tensor.__abs__ = lambda self: apply(operator.abs, (self,), "abs")  # type: ignore[attr-defined]
+    Tensor.__invert__ = lambda self: apply(operator.invert, (self,), "invert")  # type: ignore[attr-defined]
+    Tensor.astype = astype  # type: ignore[attr-defined]
+
+
+def _swapped(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda self, other: fn(other, self)
+
+
+_attach_operators()

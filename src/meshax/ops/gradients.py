@@ -1,0 +1,201 @@
+"""Gradients.
+
+JAX differentiates the local program; the only thing to decide is where gradients are summed. Parameters go in as
+copies over the axes that split the batch, so their gradients come out as pending sums, which are reduced once: by an
+all-reduce, or by a reduce-scatter where they are stored split. With microbatches the loop accumulates pending sums.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import collectives
+from ..compat import varying_axes
+from ..dims import Dim, DimLike, show
+from ..errors import DtypeError, ShapeError
+from ..layout import canonical, current
+from ..tensor import Tensor, is_tensor, local, settled_array
+from .resharding import placed, reshape
+
+Array = Any
+_MICRO = "microbatches"
+
+
+def value_and_grad(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    microbatches: int | None = None,
+    over: DimLike | None = None,
+) -> Callable[..., Any]:
+    """Makes a function that returns the value of `fn` and its gradient.
+
+    Args:
+        fn: returns a scalar tensor, and with `has_aux` a pytree beside it.
+        argnums: the arguments to differentiate by, pytrees of tensors.
+        has_aux: whether `fn` returns `(loss, aux)`.
+        microbatches: cuts the batch into so many parts (part i holds the elements i, i + n, i + 2n, ...), and averages
+            their values and gradients in a loop. Typed random keys among the arguments are folded with the part's
+            number; `aux` tensors gain a first dim "microbatches".
+        over: the dim that is cut.
+
+    Communication: the gradient of each parameter is reduced once, also with microbatches; the value, if it is a
+    pending sum, once.
+    """
+    positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    if (microbatches is None) != (over is None):
+        raise ShapeError("microbatches= and over= go together.", fix='write for example microbatches=4, over="batch".')
+
+    def value_and_gradient(*args: Any) -> Any:
+        leaves, treedef = jax.tree.flatten([args[i] for i in positions], is_leaf=is_tensor)
+        others = [arg for i, arg in enumerate(args) if i not in positions]
+        _check_differentiable(leaves)
+        axes = _axes_of(others)
+        stored = [settled_array(leaf) if is_tensor(leaf) else leaf for leaf in leaves]
+        arrays = [collectives.to_copies(a, axes) if is_tensor(x) else a for a, x in zip(stored, leaves, strict=True)]
+
+        def loss(arrays: list[Array], others: list[Any]) -> Any:
+            made = [Tensor(a, x.dims, x.role) if is_tensor(x) else a for a, x in zip(arrays, leaves, strict=True)]
+            given = dict(zip(positions, jax.tree.unflatten(treedef, made), strict=True))
+            rest = iter(others)
+            out = fn(*(given[i] if i in given else next(rest) for i in range(len(args))))
+            value, aux = out if has_aux else (out, None)
+            return _replicated(value), aux
+
+        differentiate = jax.value_and_grad(loss, has_aux=True)
+        if microbatches is None:
+            (value, aux), gradients = differentiate(arrays, others)
+        else:
+            (value, aux), gradients = _accumulate(differentiate, arrays, others, microbatches, over)
+        gradients = [
+            Tensor(g, x.dims, x.role, pending=axes - varying_axes(a)) if is_tensor(x) else g
+            for g, x, a in zip(gradients, leaves, stored, strict=True)
+        ]
+        grads = jax.tree.unflatten(treedef, gradients)
+        grads = grads[0] if isinstance(argnums, int) else tuple(grads)
+        value = Tensor(value, ())
+        return ((value, aux), grads) if has_aux else (value, grads)
+
+    return value_and_gradient
+
+
+def grad(
+    fn: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    microbatches: int | None = None,
+    over: DimLike | None = None,
+) -> Callable[..., Any]:
+    """Makes a function that returns the gradient of `fn`, and with `has_aux` what `fn` returns beside its value.
+
+    Communication: as `mx.value_and_grad`.
+    """
+    both = value_and_grad(fn, argnums, has_aux, microbatches, over)
+
+    def gradient(*args: Any) -> Any:
+        value, grads = both(*args)
+        return (grads, value[1]) if has_aux else grads
+
+    return gradient
+
+
+def _check_differentiable(leaves: list[Any]) -> None:
+    wrong = [leaf for leaf in leaves if is_tensor(leaf) and not jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    if wrong:
+        raise DtypeError(
+            "only floating tensors have gradients.",
+            values=", ".join(f"{show(x.dims)} {x.dtype}" for x in wrong),
+            fix="choose other argnums, or pass these tensors in another argument.",
+        )
+
+
+def _axes_of(args: list[Any]) -> frozenset[str]:
+    """Returns the mesh axes over which the arguments vary: the gradients of parameters are sums over them."""
+    setting = current()
+    if setting is None:
+        return frozenset()
+    axes: set[str] = set()
+    for leaf in jax.tree.leaves(args, is_leaf=is_tensor):
+        if is_tensor(leaf):
+            array, placement = local(leaf, setting)
+            axes |= varying_axes(array) | {a for split in canonical(setting, leaf.dims, leaf.role) for a in split}
+    return frozenset(axes)
+
+
+def _replicated(value: Any) -> Array:
+    """Returns a scalar that is the same on all processors."""
+    if not is_tensor(value):
+        value = Tensor(jnp.asarray(value), ())
+    if value.dims or not jnp.issubdtype(value.dtype, jnp.floating):
+        raise ShapeError(
+            "a function to differentiate returns one floating number.",
+            values=f"{show(value.dims)} {value.dtype}",
+            fix="reduce it, for example with mx.mean.",
+        )
+    array = settled_array(value)
+    copies = tuple(sorted(varying_axes(array)))
+    return collectives.sum_over(collectives.only_first(array, copies), copies) if copies else array
+
+
+def _accumulate(
+    differentiate: Callable[..., Any], arrays: list[Array], others: list[Any], parts: int, over: DimLike | None
+) -> Any:
+    """Averages over microbatches; the gradients in the loop's carry are pending sums."""
+    leaves, treedef = jax.tree.flatten(others, is_leaf=is_tensor)
+    name = over.name if isinstance(over, Dim) else over
+    cut = [_cut(leaf, name, parts) if is_tensor(leaf) else None for leaf in leaves]
+    if not any(cut):
+        raise ShapeError(f"no argument has the dim {name!r} to be cut into microbatches.", fix="name the dim of the batch.")
+    slices = [None if piece is None else piece[0] for piece in cut]
+    kinds: list[Any] = []
+
+    def step(sums: tuple[Array, list[Array]], x: tuple[Array, list[Any]]) -> Any:
+        part, pieces = x
+        made = [
+            _fold(leaf, part) if made is None else Tensor(piece, made[1])
+            for leaf, made, piece in zip(leaves, cut, pieces, strict=True)
+        ]
+        (value, aux), gradients = differentiate(arrays, jax.tree.unflatten(treedef, made))
+        aux_leaves, aux_tree = jax.tree.flatten(aux, is_leaf=is_tensor)
+        kinds[:] = [aux_tree, [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in aux_leaves]]
+        total, grads = sums
+        settled = [settled_array(leaf) if is_tensor(leaf) else leaf for leaf in aux_leaves]
+        return (total + value, jax.tree.map(jnp.add, grads, gradients)), settled
+
+    start = [collectives.to_copies(jnp.zeros_like(a), varying_axes(a)) for a in arrays]
+    zero = jnp.zeros((), jnp.result_type(float))
+    (total, grads), aux = lax.scan(step, (zero, start), (jnp.arange(parts), slices))
+    aux = [a if kind is None else _with_parts(a, parts, *kind) for a, kind in zip(aux, kinds[1], strict=True)]
+    return (total / parts, jax.tree.unflatten(kinds[0], aux)), [g / parts for g in grads]
+
+
+def _cut(x: Tensor, name: str | None, parts: int) -> tuple[Array, tuple[Dim, ...]] | None:
+    """Returns the parts of a tensor, one after the other along the first array dimension, and the dims of one."""
+    if name not in [dim.name for dim in x.dims]:
+        return None
+    dim = x.dim(name)
+    if dim.size % parts:
+        raise ShapeError(
+            f"dim {dim} cannot be cut into {parts} microbatches.",
+            rule="microbatches have one size.",
+            fix="choose a number that divides it.",
+        )
+    part, count = Dim(dim.name, dim.size // parts), Dim(_MICRO, parts)
+    position = x.dims.index(dim)
+    whole = reshape(x, [*x.dims[:position], part, count, *x.dims[position + 1 :]])
+    return jnp.moveaxis(settled_array(whole), position + 1, 0), tuple(part if d == dim else d for d in x.dims)
+
+
+def _fold(leaf: Any, part: Array) -> Any:
+    is_key = hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.random.fold_in(leaf, part) if is_key else leaf
+
+
+def _with_parts(array: Array, parts: int, shape: tuple[Dim, ...], role: str | None) -> Tensor:
+    dims, setting = (Dim(_MICRO, parts), *shape), current()
+    if setting is None:
+        return Tensor(array, dims, role)
+    return placed(array, setting, dims, role, ((), *canonical(setting, shape, role)))

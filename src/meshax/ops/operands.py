@@ -1,0 +1,102 @@
+"""What every operation does first: bring its operands together.
+
+Over each mesh axis the operands of one local computation must agree. If one of them varies there (it is split, or
+copies), the replicated ones become copies; what is still to be gathered arrives in the state the others have.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..compat import varying_axes
+from ..dims import Dims, show
+from ..errors import ShapeError
+from ..layout import Placement, Setting, canonical, current
+from ..tensor import Tensor, fetch, local
+from ..transfer import crop, fill_padding, uneven
+
+Array = Any
+
+
+def check_tensor(x: Any, op: str) -> Tensor:
+    """Returns x if it is a tensor, or explains how to make it one."""
+    if isinstance(x, Tensor):
+        return x
+    raise ShapeError(
+        f"mx.{op} takes tensors, not {type(x).__name__}.",
+        values=f"shape {tuple(x.shape)}" if hasattr(x, "shape") else repr(x)[:80],
+        rule="an array takes part in an operation through the names of its dims.",
+        fix='name them: mx.tensor(array, "batch hidden").',
+    )
+
+
+def varying_together(xs: Sequence[Tensor], setting: Setting, role: str | None = None) -> frozenset[str]:
+    """Returns the mesh axes over which a computation on these operands varies."""
+    axes: set[str] = set()
+    for x in xs:
+        array, placement = local(x, setting)
+        now = {axis for axes in placement for axis in axes}
+        axes |= varying_axes(array) - now - x._pending  # copies
+        axes |= {axis for axes in canonical(setting, x.dims, role) for axis in axes}
+    return frozenset(axes)
+
+
+def common_role(xs: Sequence[Tensor]) -> str | None:
+    """Returns the role that all operands with dims share: they can then be computed as they are stored."""
+    roles = {x.role for x in xs if x.dims}
+    return roles.pop() if len(roles) == 1 else None
+
+
+def compute(fn: Callable[..., Any], xs: Sequence[Tensor], role: str | None = None) -> Any:
+    """Calls `fn` on the operands' local arrays, brought together.
+
+    A stored parameter is gathered inside a checkpoint: in the backward pass it is gathered again, not kept.
+    """
+    setting = current()
+    if setting is None:
+        return fn(*(crop(jnp.asarray(x._array), x.dims) for x in xs))
+    vary = varying_together(xs, setting, role)
+    stored = [_is_stored_otherwise(x, setting, role) for x in xs]
+    arrays = [x._array if kept else fetch(x, setting, vary, role) for x, kept in zip(xs, stored, strict=True)]
+    if not any(stored):
+        return fn(*arrays)
+
+    def gather_and_call(*arrays: Array) -> Any:
+        again = [Tensor(a, x.dims, x.role, x._placement) for a, x in zip(arrays, xs, strict=True)]
+        return fn(*(fetch(t, setting, vary, role) if k else t._array for t, k in zip(again, stored, strict=True)))
+
+    return jax.checkpoint(gather_and_call)(*arrays)
+
+
+def _is_stored_otherwise(x: Tensor, setting: Setting, role: str | None) -> bool:
+    if x.role is None or x._pending:
+        return False
+    array, placement = local(x, setting)
+    return array is x._array and placement != canonical(setting, x.dims, role)
+
+
+def align(x: Array, shape: Dims, result: Dims, placement: Placement, setting: Setting | None) -> Array:
+    """Transposes and broadcasts a local array to the dims of a result.
+
+    The backward pass of a broadcast is a sum, which must not see what flows into padding: a dim that is new to the
+    operand and holds padding is written out and masked.
+    """
+    names = [dim for dim in result if dim in shape]
+    if names != list(shape):
+        x = jnp.transpose(x, [shape.index(dim) for dim in names])
+    if len(names) < len(result):
+        x = jnp.expand_dims(x, [i for i, dim in enumerate(result) if dim not in shape])
+        if setting is not None:
+            for position, dim, axes in uneven(setting, result, placement):
+                if dim not in shape:
+                    block = setting.local_shape((dim,), (axes,))[0]
+                    x = jnp.broadcast_to(x, [block if i == position else n for i, n in enumerate(x.shape)])
+                    x = fill_padding(x, setting, result, placement, (dim,))
+    return x
+
+
+def describe(xs: Sequence[Tensor]) -> str:
+    """Writes the operands' dims for a message."""
+    return " and ".join(show(x.dims) for x in xs)

@@ -1,0 +1,197 @@
+"""Random numbers that do not depend on the layout.
+
+Threefry is counter-based: the bits of an element follow from the key and the element's place in the whole tensor. Each
+processor computes those of its own slice, and `jax.random`'s own samplers turn them into numbers: the same, bit for
+bit, as `jax.random` gives for the whole array. Exported as `mx.random`.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.extend
+import jax.numpy as jnp
+
+from .. import collectives
+from ..dims import Dims, DimsLike, sizes
+from ..errors import DtypeError, ShapeError
+from ..layout import Setting, canonical, current
+from ..tensor import Tensor
+from .creation import sized_dims
+from .elementwise import where
+from .operands import check_tensor
+
+Array = Any
+_THREEFRY = "threefry2x32"
+
+
+def normal(key: Array, dims: DimsLike, dtype: Any = jnp.float32) -> Tensor:
+    """Draws from the standard normal distribution.
+
+    Communication: none.
+    """
+    return _draw(jax.random.normal, key, sized_dims(dims, "random.normal"), dtype=dtype)
+
+
+def uniform(key: Array, dims: DimsLike, low: float = 0.0, high: float = 1.0, dtype: Any = jnp.float32) -> Tensor:
+    """Draws evenly from [low, high).
+
+    Communication: none.
+    """
+    return _draw(jax.random.uniform, key, sized_dims(dims, "random.uniform"), dtype=dtype, minval=low, maxval=high)
+
+
+def truncated_normal(key: Array, dims: DimsLike, low: float = -2.0, high: float = 2.0, dtype: Any = jnp.float32) -> Tensor:
+    """Draws from the standard normal distribution, cut off outside [low, high].
+
+    Communication: none.
+    """
+    shape = sized_dims(dims, "random.truncated_normal")
+    return _draw(lambda k, shape, **kw: jax.random.truncated_normal(k, low, high, shape, **kw), key, shape, dtype=dtype)
+
+
+def gumbel(key: Array, dims: DimsLike, dtype: Any = jnp.float32) -> Tensor:
+    """Draws from the standard Gumbel distribution.
+
+    Communication: none.
+    """
+    return _draw(jax.random.gumbel, key, sized_dims(dims, "random.gumbel"), dtype=dtype)
+
+
+def exponential(key: Array, dims: DimsLike, dtype: Any = jnp.float32) -> Tensor:
+    """Draws from the exponential distribution of rate one.
+
+    Communication: none.
+    """
+    return _draw(jax.random.exponential, key, sized_dims(dims, "random.exponential"), dtype=dtype)
+
+
+def bernoulli(key: Array, dims: DimsLike, p: float = 0.5) -> Tensor:
+    """Draws true with probability p.
+
+    Communication: none.
+    """
+    return _draw(lambda k, shape: jax.random.bernoulli(k, p, shape), key, sized_dims(dims, "random.bernoulli"))
+
+
+def randint(key: Array, dims: DimsLike, low: int, high: int, dtype: Any = jnp.int32) -> Tensor:
+    """Draws integers evenly from [low, high).
+
+    Communication: none.
+    """
+    shape = sized_dims(dims, "random.randint")
+    return _draw(lambda k, shape, **kw: jax.random.randint(k, shape, low, high, **kw), key, shape, dtype=dtype)
+
+
+def dropout(key: Array, x: Tensor, rate: float) -> Tensor:
+    """Sets a share of the elements to zero, and scales the others to keep the mean.
+
+    Communication: none; a pending sum is reduced first.
+    """
+    check_tensor(x, "random.dropout")
+    if not 0 <= rate < 1:
+        raise ShapeError(f"a dropout rate is at least 0 and less than 1, not {rate}.", fix="for example 0.1.")
+    if rate == 0:
+        return x
+    return where(bernoulli(key, x.dims, 1 - rate), x / (1 - rate), 0.0)
+
+
+def _draw(sampler: Callable[..., Array], key: Array, shape: Dims, **options: Any) -> Tensor:
+    key, setting = _checked(key), current()
+    if setting is None:
+        return Tensor(sampler(key, shape=sizes(shape), **options), shape)
+    placement = canonical(setting, shape, None)
+    if not any(placement):
+        return Tensor(sampler(key, shape=sizes(shape), **options), shape)
+    local = setting.local_shape(shape, placement)
+    array = sampler(_slice_key(key, setting, shape, placement, local), shape=local, **options)
+    return Tensor(array, shape)
+
+
+def _checked(key: Array) -> Array:
+    if not jax.config.jax_threefry_partitionable:
+        raise DtypeError(
+            "random numbers would depend on the layout.",
+            rule="only partitionable threefry keys give each processor the numbers of its own slice.",
+            fix='jax.config.update("jax_threefry_partitionable", True).',
+        )
+    if isinstance(key, jax.Array) and key.dtype == jnp.uint32 and key.shape == (2,):
+        return jax.random.wrap_key_data(key, impl=_THREEFRY)
+    is_key = isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not is_key or key.shape or str(jax.random.key_impl(key)) != _THREEFRY:
+        found = f"a {jax.random.key_impl(key)} key of shape {key.shape}" if is_key else type(key).__name__
+        raise DtypeError(
+            f"mx.random takes one threefry key, not {found}.",
+            rule="only partitionable threefry keys give each processor the numbers of its own slice.",
+            fix="make it with jax.random.key(seed), and split it with jax.random.split.",
+        )
+    return key
+
+
+def _slice_key(key: Array, setting: Setting, shape: Dims, placement: Any, local: tuple[int, ...]) -> Array:
+    """Returns a key whose bits are those of this processor's slice: it holds the slice's first place in each dim."""
+    axes = frozenset(axis for axes in placement for axis in axes)
+    origin = [
+        collectives.processor_index(split) * block if split else jnp.int32(0)
+        for split, block in zip(placement, local, strict=True)
+    ]
+    data = jnp.concatenate([jax.random.key_data(key), jnp.stack(origin).astype(jnp.uint32)])
+    return jax.random.wrap_key_data(collectives.to_copies(data, axes), impl=_slice_generator(sizes(shape), local))
+
+
+@lru_cache(maxsize=None)
+def _slice_generator(whole: tuple[int, ...], local: tuple[int, ...]) -> Any:
+    def plain(data: Array) -> Array:
+        return jax.random.wrap_key_data(data[:2], impl=_THREEFRY)
+
+    def random_bits(data: Array, width: int, shape: tuple[int, ...]) -> Array:
+        assert tuple(shape) == local, f"a sampler draws {shape}, not the slice {local}"
+        high, low = _places(data[2:], whole, local)
+        first, second = (jnp.broadcast_to(half, local) for half in (data[0], data[1]))
+        one, two = jax.extend.random.threefry2x32_p.bind(first, second, high, low)
+        if width == 64:
+            return one.astype(jnp.uint64) << jnp.uint64(32) | two.astype(jnp.uint64)
+        return (one ^ two).astype({8: jnp.uint8, 16: jnp.uint16, 32: jnp.uint32}[width])
+
+    def split(data: Array, shape: tuple[int, ...]) -> Array:
+        keys = jax.random.key_data(jax.random.split(plain(data), shape))
+        return jnp.concatenate([keys, jnp.broadcast_to(data[2:], (*shape, len(whole)))], axis=-1)
+
+    def fold_in(data: Array, number: Array) -> Array:
+        return jnp.concatenate([jax.random.key_data(jax.random.fold_in(plain(data), number)), data[2:]])
+
+    def seed(_: Array) -> Array:
+        raise AssertionError("a slice's key is made from a whole tensor's key")
+
+    name = f"slice of {'x'.join(map(str, whole))} in {'x'.join(map(str, local))}"
+    return jax.extend.random.define_prng_impl(
+        key_shape=(2 + len(whole),), seed=seed, split=split, random_bits=random_bits, fold_in=fold_in, name=name, tag=name
+    )
+
+
+def _places(origin: Array, whole: tuple[int, ...], local: tuple[int, ...]) -> tuple[Array, Array]:
+    """Returns the place of each element of a slice in the whole array, as the high and low halves of 64 bits."""
+    high = low = jnp.zeros(local, jnp.uint32)
+    for position, block in enumerate(local):
+        stride = math.prod(whole[position + 1 :])
+        along = jnp.arange(block, dtype=jnp.uint32) + origin[position]
+        along = along.reshape([-1 if i == position else 1 for i in range(len(local))])
+        step_high, step_low = _product(along, stride) if math.prod(whole) > 2**32 else (0, along * jnp.uint32(stride))
+        total = low + step_low
+        high = high + step_high + (total < low).astype(jnp.uint32)
+        low = total
+    return high, low
+
+
+def _product(number: Array, stride: int) -> tuple[Array, Array]:
+    """Multiplies 32-bit numbers by a constant into the halves of 64 bits, by 16-bit limbs."""
+    limb = lambda value: jnp.uint32(value & 0xFFFF)  # noqa: E731
+    low, high, half = number & 0xFFFF, number >> 16, jnp.uint32(16)
+    first, second = limb(stride), limb(stride >> 16)
+    bottom = low * first
+    middle = low * second + (bottom >> half)
+    other = high * first + (middle & 0xFFFF)
+    top = high * second + (middle >> half) + (other >> half) + number * jnp.uint32((stride >> 32) & 0xFFFFFFFF)
+    return top, (other << half) | (bottom & 0xFFFF)

@@ -1,0 +1,206 @@
+"""Reductions over dims, split or not. None of them sees the padding of an uneven dim, whatever it holds."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import collectives
+from ..dims import DimLike, Dims, DimsLike, find, select, without
+from ..layout import Axes, canonical, current
+from ..tensor import Tensor
+from ..transfer import fill_padding, indices
+from .elementwise import astype
+from .operands import check_tensor, compute
+
+Array = Any
+Over = DimsLike | None
+
+
+def reduced_dims(x: Tensor, over: Over, op: str) -> Dims:
+    """Returns the dims to reduce over: all of them, if none are named."""
+    check_tensor(x, op)
+    return x.dims if over is None else select(x.dims, over)
+
+
+def _reduce(
+    x: Tensor, over: Dims, local: Callable[..., Array], fill: Callable[[Any], Any], *, keep_pending: bool = False
+) -> tuple[Tensor, Axes]:
+    """Reduces each slice as it is stored; returns the partial result, and the axes it is still to be reduced over."""
+    setting = current()
+    positions = tuple(x.dims.index(dim) for dim in over)
+    placement = canonical(setting, x.dims, x.role)
+    result = without(x.dims, over)
+
+    def reduce(array: Array) -> Array:
+        if setting is not None:
+            array = fill_padding(array, setting, x.dims, placement, over, fill(array.dtype))
+        return local(array, axis=positions)
+
+    split = tuple(axis for dim, axes in zip(x.dims, placement, strict=True) if dim in over for axis in axes)
+    if keep_pending and x._pending and x._placement is None:
+        return Tensor(reduce(x._array), result, x.role, pending=x._pending), split
+    return Tensor(compute(reduce, [x], x.role), result, x.role), split
+
+
+def sum(x: Tensor, over: Over = None) -> Tensor:
+    """Sums over some dims, or all.
+
+    Communication: none, if no summed dim is split; otherwise a pending sum, reduced by its first use.
+    """
+    dims = reduced_dims(x, over, "sum")
+    partial, split = _reduce(x, dims, jnp.sum, lambda dtype: 0, keep_pending=True)
+    return Tensor(partial._array, partial.dims, partial.role, pending=partial._pending | frozenset(split))
+
+
+def mean(x: Tensor, over: Over = None) -> Tensor:
+    """Averages over some dims, or all.
+
+    Communication: as `mx.sum`.
+    """
+    dims = reduced_dims(x, over, "mean")
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        x = astype(x, jnp.float32)
+    return sum(x, dims) / math.prod(dim.size for dim in dims)
+
+
+def var(x: Tensor, over: Over = None) -> Tensor:
+    """Averages the squared distance from the mean over some dims, or all.
+
+    Communication: that of two `mx.sum`, one after the other.
+    """
+    dims = reduced_dims(x, over, "var")
+    centred = x - mean(x, dims)
+    return mean(centred * centred, dims)
+
+
+def prod(x: Tensor, over: Over = None) -> Tensor:
+    """Multiplies over some dims, or all.
+
+    Communication: none, if no such dim is split; otherwise an all-gather of one partial product per processor.
+    """
+    partial, split = _reduce(x, reduced_dims(x, over, "prod"), jnp.prod, lambda dtype: 1)
+    if not split:
+        return partial
+    stacked = collectives.gather(partial._array[None], split, 0, copies=False)
+    return Tensor(jnp.prod(stacked, axis=0), partial.dims, partial.role)
+
+
+def max(x: Tensor, over: Over = None) -> Tensor:
+    """Takes the maximum over some dims, or all; in the gradient, ties share equally.
+
+    Communication: none, if no such dim is split; otherwise an all-reduce of the result, and one in the backward pass.
+    """
+    return _extremum(x, reduced_dims(x, over, "max"), jnp.max, collectives.max_over, lowest)
+
+
+def min(x: Tensor, over: Over = None) -> Tensor:
+    """Takes the minimum over some dims, or all; in the gradient, ties share equally.
+
+    Communication: none, if no such dim is split; otherwise an all-reduce of the result, and one in the backward pass.
+    """
+    return _extremum(x, reduced_dims(x, over, "min"), jnp.min, collectives.min_over, highest)
+
+
+def all(x: Tensor, over: Over = None) -> Tensor:
+    """Whether all elements are true, over some dims or all.
+
+    Communication: as `mx.min`.
+    """
+    return min(astype(x, jnp.bool_), over)
+
+
+def any(x: Tensor, over: Over = None) -> Tensor:
+    """Whether some element is true, over some dims or all.
+
+    Communication: as `mx.max`.
+    """
+    return max(astype(x, jnp.bool_), over)
+
+
+def lowest(dtype: Any) -> Any:
+    """Returns the value that no maximum notices."""
+    if dtype == jnp.bool_:
+        return False
+    return -jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).min
+
+
+def highest(dtype: Any) -> Any:
+    """Returns the value that no minimum notices."""
+    if dtype == jnp.bool_:
+        return True
+    return jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).max
+
+
+def _extremum(
+    x: Tensor,
+    over: Dims,
+    local: Callable[..., Array],
+    across: Callable[[Array, Axes], Array],
+    fill: Callable[[Any], Any],
+) -> Tensor:
+    setting = current()
+    placement = canonical(setting, x.dims, x.role)
+    positions = tuple(x.dims.index(dim) for dim in over)
+    split = tuple(axis for dim, axes in zip(x.dims, placement, strict=True) if dim in over for axis in axes)
+
+    def masked(array: Array, value: Any) -> Array:
+        return array if setting is None else fill_padding(array, setting, x.dims, placement, over, value)
+
+    def forward(array: Array) -> Array:
+        return across(local(masked(array, fill(array.dtype)), axis=positions), split)
+
+    def save(array: Array) -> tuple[Array, tuple[Array, Array]]:
+        result = forward(array)
+        return result, (array, result)
+
+    def backward(saved: tuple[Array, Array], ct: Array) -> tuple[Array]:
+        array, result = saved
+        hit = masked((array == jnp.expand_dims(result, positions)).astype(ct.dtype), 0)
+        hits = collectives.sum_over(jnp.sum(hit, axis=positions), split)
+        return (hit * jnp.expand_dims(ct / hits, positions),)
+
+    extremum = jax.custom_vjp(forward)
+    extremum.defvjp(save, backward)
+    differentiable = split and jnp.issubdtype(x.dtype, jnp.inexact)
+    return Tensor(compute(extremum if differentiable else forward, [x], x.role), without(x.dims, over), x.role)
+
+
+def argmax(x: Tensor, over: DimLike) -> Tensor:
+    """Returns the place (int32) of the first maximum along a dim.
+
+    Communication: none, if the dim is not split; otherwise two all-reduces of the result.
+    """
+    return _arg_extremum(x, over, "argmax", jnp.max, collectives.max_over, lowest)
+
+
+def argmin(x: Tensor, over: DimLike) -> Tensor:
+    """Returns the place (int32) of the first minimum along a dim.
+
+    Communication: none, if the dim is not split; otherwise two all-reduces of the result.
+    """
+    return _arg_extremum(x, over, "argmin", jnp.min, collectives.min_over, highest)
+
+
+def _arg_extremum(x: Tensor, over: DimLike, op: str, local: Any, across: Any, fill: Any) -> Tensor:
+    dim = find(check_tensor(x, op).dims, over)
+    setting, position = current(), x.dims.index(dim)
+    placement = canonical(setting, x.dims, x.role)
+    axes = placement[position]
+
+    def place(array: Array) -> Array:
+        array = jax.lax.stop_gradient(array)
+        if setting is not None:
+            array = fill_padding(array, setting, x.dims, placement, (dim,), fill(array.dtype))
+            where_ = indices(setting, dim, axes)
+        else:
+            where_ = jnp.arange(dim.size, dtype=jnp.int32)
+        best = jnp.expand_dims(across(local(array, axis=position), axes), position)
+        hit = (array == best) | ((array != array) & (best != best))  # noqa: PLR0124  # NaN is the first of all
+        where_ = where_.reshape([-1 if i == position else 1 for i in range(array.ndim)])
+        first = jnp.min(jnp.where(hit, where_, jnp.iinfo(jnp.int32).max), axis=position)
+        return collectives.min_over(first, axes)
+
+    return Tensor(compute(place, [x], x.role), without(x.dims, (dim,)), x.role)

@@ -1,0 +1,207 @@
+"""Rename, reshape, transpose and broadcast: the operations that change which dims a tensor has.
+
+Names decide placement, so these are the operations that move data, and they move no more than they must. A rename
+that un-splits a dim moves nothing yet: its consumer decides which gather it needs.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..dims import Dim, DimLike, Dims, DimsLike, as_list, find, select, show, sizes, unique
+from ..errors import ShapeError
+from ..layout import Axes, Placement, Setting, canonical, current
+from ..tensor import Tensor, fetch, local
+from ..transfer import crop, move
+from .creation import sized_dims
+from .operands import align, check_tensor
+
+Array = Any
+
+
+def rename(x: Tensor, names: Mapping[Any, DimLike]) -> Tensor:
+    """Gives dims new names, and with them the placement of the new names.
+
+    Args:
+        x: the tensor.
+        names: for each dim, or its name, the new name, or a dim of the same size.
+
+    Communication: none, if the old and the new name are split alike, or the new one is split and the old one is not.
+    A reduce-scatter, if the value is a pending sum over the new name's axes. An all-gather, if the new name is not
+    split; an all-to-all, if the axis moves to another dim.
+    """
+    check_tensor(x, "rename")
+    changed = {find(x.dims, old): new for old, new in names.items()}
+    shape = unique([_renamed(dim, changed[dim]) if dim in changed else dim for dim in x.dims])
+    setting = current()
+    if setting is None:
+        return Tensor(x._array, shape, x.role)
+    array, placement = local(x, setting)
+    return placed(array, setting, shape, x.role, placement, x._pending)
+
+
+def _renamed(dim: Dim, new: DimLike) -> Dim:
+    if isinstance(new, Dim) and new.size != dim.size:
+        raise ShapeError(
+            f"a rename keeps the size: {dim} cannot become {new}.",
+            fix="use mx.reshape or mx.slice to change sizes.",
+        )
+    return new if isinstance(new, Dim) else Dim(new, dim.size)
+
+
+def placed(
+    array: Array,
+    setting: Setting,
+    shape: Dims,
+    role: str | None,
+    placement: Placement,
+    pending: frozenset[str] = frozenset(),
+) -> Tensor:
+    """Returns a tensor that is placed as its dims say, or will be once its consumer is known."""
+    target = canonical(setting, shape, role)
+    if placement == target and not pending:
+        return Tensor(array, shape, role)
+    if _only_unsplits(placement, target) and not pending & {axis for axes in target for axis in axes}:
+        return Tensor(array, shape, role, placement, pending)
+    return Tensor(move(array, setting, shape, placement, target, pending), shape, role)
+
+
+def _only_unsplits(placement: Placement, target: Placement) -> bool:
+    left = {axis for now, then in zip(placement, target, strict=True) for axis in now[len(then) :]}
+    kept = all(now[: len(then)] == then for now, then in zip(placement, target, strict=True))
+    return kept and not left & {axis for axes in target for axis in axes}
+
+
+def transpose(x: Tensor, dims: DimsLike) -> Tensor:
+    """Stores the dims in another order. No operation needs this: dims meet by name.
+
+    Communication: none.
+    """
+    shape = select(check_tensor(x, "transpose").dims, dims)
+    if len(shape) != len(x.dims):
+        raise ShapeError("mx.transpose names every dim once.", values=f"{show(x.dims)} to {show(shape)}", fix="name the missing dims.")
+    order = [x.dims.index(dim) for dim in shape]
+    placement = None if x._placement is None else tuple(x._placement[i] for i in order)
+    return Tensor(jnp.transpose(x._array, order), shape, x.role, placement, x._pending)
+
+
+def broadcast(x: Tensor, dims: DimsLike) -> Tensor:
+    """Repeats a tensor along new dims, and stores its dims in the order given.
+
+    Communication: none; a pending sum is reduced first.
+    """
+    check_tensor(x, "broadcast")
+    shape = unique([dim if isinstance(dim, Dim) else find(x.dims, dim) for dim in as_list(dims)])
+    lost = [dim for dim in x.dims if dim not in shape]
+    if lost:
+        raise ShapeError(
+            f"mx.broadcast keeps every dim: {', '.join(map(str, lost))} is missing.",
+            values=f"{show(x.dims)} to {show(shape)}",
+            fix="name it too, or sum over it first.",
+        )
+    setting = current()
+    if setting is None:
+        array = align(crop(jnp.asarray(x._array), x.dims), x.dims, shape, (), None)
+        return Tensor(jnp.broadcast_to(array, sizes(shape)), shape)
+    placement = canonical(setting, shape, None)
+    array = fetch(x, setting, frozenset(axis for axes in placement for axis in axes))
+    array = align(array, x.dims, shape, placement, setting)
+    return Tensor(jnp.broadcast_to(array, setting.local_shape(shape, placement)), shape)
+
+
+def reshape(x: Tensor, dims: DimsLike) -> Tensor:
+    """Reads the elements, in their order, as a tensor of other dims: what numpy's reshape does.
+
+    Communication: none for a group of dims that is not split, or only in its first dim, over the same axes before and
+    after, if both sizes divide. Otherwise the dims of that group are gathered, and cut again.
+    """
+    check_tensor(x, "reshape")
+    named = [dim if isinstance(dim, Dim) else find(x.dims, dim) for dim in as_list(dims)]
+    shape = sized_dims(named, "reshape")
+    before, after = sizes(x.dims), sizes(shape)
+    if _product(before) != _product(after):
+        raise ShapeError(
+            f"{_product(before)} elements cannot be read as {_product(after)}.",
+            values=f"{show(x.dims)} to {show(shape)}",
+            rule="a reshape keeps the number of elements.",
+            fix="correct the sizes of the new dims.",
+        )
+    setting = current()
+    if setting is None:
+        return Tensor(jnp.reshape(crop(jnp.asarray(x._array), x.dims), after), shape)
+    array, placement = local(x, setting)
+    target = canonical(setting, shape, None)
+    source_middle, target_middle = _middle(x.dims, placement, shape, target, setting)
+    pending = x._pending
+    if source_middle != placement:
+        vary = frozenset(axis for axes in target for axis in axes)
+        array = move(array, setting, x.dims, placement, source_middle, pending, vary)
+        pending = frozenset()
+    array = jnp.reshape(array, setting.local_shape(shape, target_middle))
+    return placed(array, setting, shape, None, target_middle, pending)
+
+
+def _product(numbers: tuple[int, ...]) -> int:
+    product = 1
+    for number in numbers:
+        product *= number
+    return product
+
+
+def _middle(
+    before: Dims, source: Placement, after: Dims, target: Placement, setting: Setting
+) -> tuple[Placement, Placement]:
+    """Returns placements of the old and the new dims between which the reshape is local."""
+    left: list[Axes] = []
+    right: list[Axes] = []
+    for old, new in _groups(before, after):
+        now, then = source[len(left) :][: len(old)], target[len(right) :][: len(new)]
+        if len(old) == len(new) == 1:
+            shared = now[0]
+        else:
+            shared = _shared_axes(old, now, new, then, setting)
+        left += [shared if i == 0 else () for i in range(len(old))]
+        right += [shared if i == 0 else () for i in range(len(new))]
+    return tuple(left), tuple(right)
+
+
+def _shared_axes(old: Dims, now: Placement, new: Dims, then: Placement, setting: Setting) -> Axes:
+    """Returns the axes that may go on splitting the first dim of a group through the reshape."""
+    if not old or not new:
+        return ()
+    shared: Axes = ()
+    for axis, same in zip(now[0], then[0], strict=False):
+        count = setting.mesh.count((*shared, axis))
+        if axis != same or old[0].size % count or new[0].size % count:
+            break
+        shared = (*shared, axis)
+    return shared
+
+
+def _groups(before: Dims, after: Dims) -> list[tuple[Dims, Dims]]:
+    """Cuts two shapes of one product into the smallest groups of equal product."""
+    groups = []
+    i = j = 0
+    while i < len(before) or j < len(after):
+        start = i, j
+        old, new = 1, 1
+        if i < len(before):
+            old, i = before[i].size, i + 1
+        if j < len(after):
+            new, j = after[j].size, j + 1
+        while old != new:
+            if old < new:
+                old, i = old * before[i].size, i + 1
+            else:
+                new, j = new * after[j].size, j + 1
+        groups.append((before[start[0] : i], after[start[1] : j]))
+    return groups
+
+
+def _rename_method(self: Tensor, **names: DimLike) -> Tensor:
+    """Gives dims new names: `x.rename(length="positions")`."""
+    return rename(self, names)
+
+
+Tensor.rename = _rename_method  # type: ignore[attr-defined]

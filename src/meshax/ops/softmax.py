@@ -1,0 +1,83 @@
+"""The softmax family and the cross-entropy, exact over a split dim without ever gathering it."""
+
+import jax.numpy as jnp
+
+from ..dims import DimLike, Dims, DimsLike, find
+from ..errors import DtypeError, ShapeError
+from ..tensor import Tensor
+from .creation import arange
+from .elementwise import exp, isfinite, isnan, log, stop_gradient, where
+from .operands import check_tensor
+from .reduction import max, mean, reduced_dims, sum
+
+
+def logsumexp(x: Tensor, over: DimsLike | None = None) -> Tensor:
+    """Takes the logarithm of the sum of exponentials over some dims, or all.
+
+    Communication: none, if no such dim is split; otherwise two all-reduces of the result.
+    """
+    dims = reduced_dims(x, over, "logsumexp")
+    shift = _finite_max(x, dims)
+    return log(sum(exp(x - shift), dims)) + shift
+
+
+def _finite_max(x: Tensor, dims: Dims) -> Tensor:
+    """Returns the maximum to subtract before exponentials; an infinite one would make NaN of them."""
+    top = max(stop_gradient(x), dims)
+    return where(isfinite(top) | isnan(top), top, 0.0)
+
+
+def softmax(x: Tensor, over: DimsLike) -> Tensor:
+    """Normalises exponentials to sum one over a dim.
+
+    Communication: none, if the dim is not split; otherwise two all-reduces without the dim, one in the backward pass.
+    """
+    dims = reduced_dims(x, over, "softmax")
+    weights = exp(x - _finite_max(x, dims))
+    return weights / sum(weights, dims)
+
+
+def log_softmax(x: Tensor, over: DimsLike) -> Tensor:
+    """Takes the logarithm of the softmax over a dim.
+
+    Communication: as `mx.softmax`.
+    """
+    return x - logsumexp(x, reduced_dims(x, over, "log_softmax"))
+
+
+def softmax_cross_entropy(
+    logits: Tensor, labels: Tensor, over: DimLike, z_loss: float = 0.0, label_smoothing: float = 0.0
+) -> Tensor:
+    """Returns the cross-entropy of the softmax over a dim, for integer labels.
+
+    Args:
+        logits: unnormalised log-probabilities.
+        labels: places along the dim, without the dim; one that is out of range counts as no label at all.
+        over: the dim of the classes.
+        z_loss: adds this times the square of the logarithm of the softmax's denominator.
+        label_smoothing: the share of the target spread evenly over all classes.
+
+    Communication: none, if the dim is not split; otherwise three all-reduces without the dim (four with smoothing).
+    """
+    dim = find(check_tensor(logits, "softmax_cross_entropy").dims, over)
+    check_tensor(labels, "softmax_cross_entropy")
+    if not jnp.issubdtype(labels.dtype, jnp.integer):
+        raise DtypeError(
+            f"labels are integers, not {labels.dtype}.",
+            values=repr(labels.dims),
+            fix="pass the places of the right classes, for example mx.argmax(one_hot, classes).",
+        )
+    if dim.name in [d.name for d in labels.dims]:
+        raise ShapeError(
+            f"labels have the dim {dim.name!r} of the classes.",
+            values=f"{logits.dims} and {labels.dims}",
+            fix="pass integer labels without that dim.",
+        )
+    normaliser = logsumexp(logits, dim)
+    chosen = sum(where(labels == arange(dim), logits, 0.0), dim)
+    loss = where((labels >= 0) & (labels < dim.size), normaliser - chosen, 0.0)
+    if label_smoothing:
+        loss = loss + label_smoothing * (chosen - mean(logits, dim))
+    if z_loss:
+        loss = loss + z_loss * normaliser * normaliser
+    return loss

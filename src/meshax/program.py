@@ -1,0 +1,206 @@
+"""Programs: a function, a mesh and a layout, compiled into one SPMD program.
+
+`spmd` traces the function once, under `jax.shard_map`, with the layout ambient. Every leaf of the arguments is placed
+on the mesh before the call, so what a call returns goes into the next one without a copy and without a second trace.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from . import collectives
+from .compat import varying_axes
+from .errors import LayoutError, MeshError, ShapeError
+from .layout import Layout, RulesLike, Setting, ambient, canonical, partition_spec
+from .mesh import Mesh
+from .tensor import Tensor, is_tensor, settled_array
+from .transfer import crop, pad_to
+
+Array = Any
+
+
+class Program:
+    """A function that runs on a mesh under a layout. Call it as the function."""
+
+    def __init__(self, fn: Callable[..., Any], mesh: Mesh, layout: Layout | RulesLike, donate: int | Sequence[int] = ()):
+        self.fn = fn
+        self.setting = _setting(mesh, layout)
+        self.donate = (donate,) if isinstance(donate, int) else tuple(donate)
+        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+        self._jitted = jax.jit(self._run, donate_argnums=self.donate)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The processors."""
+        return self.setting.mesh
+
+    @property
+    def layout(self) -> Layout:
+        """The rules."""
+        return self.setting.layout
+
+    def __call__(self, *args: Any) -> Any:
+        """Places the arguments on the mesh and runs."""
+        if not self.mesh.has_devices:
+            raise MeshError(
+                "this mesh has no devices to run on.",
+                values=repr(self.mesh),
+                fix="use .explain or .compile, or make a mesh of devices.",
+            )
+        return self._jitted(*_placed(args, self.setting))
+
+    def jaxpr(self, *args: Any) -> Any:
+        """Returns the traced program. Arguments may be `jax.ShapeDtypeStruct` tensors: nothing runs."""
+        return jax.make_jaxpr(self._run)(*_abstract(args, self.setting))
+
+    def compile(self, *args: Any) -> Any:
+        """Returns JAX's own compiled program: `.as_text()`, `.memory_analysis()`. Nothing runs."""
+        if self.mesh.is_abstract:
+            raise MeshError(
+                "an abstract mesh has no compiler.",
+                values=repr(self.mesh),
+                fix='make a mesh of devices, or of a topology: mx.Mesh(..., topology="tpu v2:16x16").',
+            )
+        return self._jitted.lower(*_abstract(args, self.setting)).compile()
+
+    def __repr__(self) -> str:
+        return f"Program({self.__name__}, {self.mesh}, {self.layout})"
+
+    def _run(self, *args: Any) -> Any:
+        """Runs on whole arrays, already padded."""
+        leaves, treedef = jax.tree.flatten(args, is_leaf=is_tensor)
+        kinds = [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in leaves]
+        specs = [PartitionSpec() if k is None else partition_spec(canonical(self.setting, *k)) for k in kinds]
+        out_specs: list[PartitionSpec] = []  # shard_map reads them after it has run the function
+        out: list[Any] = []
+
+        def run_locally(*arrays: Array) -> list[Array]:
+            with ambient(self.setting), collectives.remembering():
+                made = [a if k is None else Tensor(a, *k) for a, k in zip(arrays, kinds, strict=True)]
+                results, out_tree = jax.tree.flatten(self.fn(*jax.tree.unflatten(treedef, made)), is_leaf=is_tensor)
+                out[:] = [out_tree, [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in results]]
+                out_specs[:] = [
+                    PartitionSpec() if k is None else partition_spec(canonical(self.setting, *k)) for k in out[1]
+                ]
+                return [_result(leaf, self.setting) for leaf in results]
+
+        run = jax.shard_map(run_locally, mesh=self.mesh.jax_mesh, in_specs=tuple(specs), out_specs=out_specs)
+        arrays = run(*(leaf._array if is_tensor(leaf) else leaf for leaf in leaves))
+        made = [a if k is None else Tensor(a, *k) for a, k in zip(arrays, out[1], strict=True)]
+        return jax.tree.unflatten(out[0], made)
+
+
+def _result(leaf: Any, setting: Setting) -> Array:
+    """Returns what a processor contributes to a result: its slice, the same as others' where it is not split."""
+    if is_tensor(leaf):
+        array = settled_array(leaf)
+        placement = canonical(setting, leaf.dims, leaf.role)
+        copies = tuple(sorted(varying_axes(array) - {axis for axes in placement for axis in axes}))
+        return collectives.sum_over(collectives.only_first(array, copies), copies) if copies else array
+    array = jnp.asarray(leaf)
+    if varying_axes(array):
+        raise LayoutError(
+            "the program returns an array without names that differs between processors.",
+            values=str(jax.typeof(array)),
+            rule="only tensors can be split: their dims say how the slices fit together.",
+            fix="return the tensor, not its .array.",
+        )
+    return array
+
+
+def spmd(fn: Callable[..., Any], mesh: Mesh, layout: Layout | RulesLike, donate: int | Sequence[int] = ()) -> Program:
+    """Makes one SPMD program of a function of tensors.
+
+    Args:
+        fn: takes and returns pytrees of tensors (arrays and numbers in them are replicated).
+        mesh: the processors.
+        layout: which dims are split over which mesh axes.
+        donate: the arguments whose memory the results may take over.
+    """
+    return Program(fn, mesh, layout, donate)
+
+
+def put(tree: Any, mesh: Mesh, layout: Layout | RulesLike) -> Any:
+    """Places the tensors of a pytree on the mesh; each device receives only its own slices."""
+    if not mesh.has_devices:
+        raise MeshError("this mesh has no devices to put tensors on.", values=repr(mesh), fix="make a mesh of devices.")
+    return _placed(tree, _setting(mesh, layout))
+
+
+def _setting(mesh: Mesh, layout: Layout | RulesLike) -> Setting:
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"the mesh is a {type(mesh).__name__}.", values=repr(mesh), fix='make one: mx.Mesh("rows:2 cols:4").')
+    return Setting(mesh, layout if isinstance(layout, Layout) else Layout(layout)).check()
+
+
+def _placed(tree: Any, setting: Setting) -> Any:
+    return _map_leaves(tree, lambda x: _place_tensor(x, setting), lambda x: _place_array(x, setting))
+
+
+def _abstract(tree: Any, setting: Setting) -> Any:
+    def struct(x: Any, shape: tuple[int, ...], spec: PartitionSpec) -> jax.ShapeDtypeStruct:
+        if setting.mesh.is_abstract:
+            return jax.ShapeDtypeStruct(shape, x.dtype)
+        return jax.ShapeDtypeStruct(shape, x.dtype, sharding=NamedSharding(setting.mesh.jax_mesh, spec))
+
+    def of_tensor(x: Tensor) -> Tensor:
+        placement = canonical(setting, x.dims, x.role)
+        array = x._array if hasattr(x._array, "dtype") else jnp.asarray(x._array)
+        return Tensor(struct(array, setting.padded_shape(x.dims, placement), partition_spec(placement)), x.dims, x.role)
+
+    def of_array(x: Any) -> jax.ShapeDtypeStruct:
+        x = x if hasattr(x, "dtype") else jnp.asarray(x)
+        return struct(x, x.shape, PartitionSpec())
+
+    return _map_leaves(tree, of_tensor, of_array)
+
+
+def _map_leaves(tree: Any, of_tensor: Callable[[Tensor], Any], of_array: Callable[[Any], Any]) -> Any:
+    def mapped(leaf: Any) -> Any:
+        if is_tensor(leaf):
+            return of_tensor(leaf)
+        if hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex):
+            return of_array(leaf)
+        raise ShapeError(
+            f"a program takes pytrees of tensors, arrays and numbers, not {type(leaf).__name__}.",
+            values=repr(leaf)[:80],
+            fix="close over it, or make it static data of the pytree.",
+        )
+
+    return jax.tree.map(mapped, tree, is_leaf=is_tensor)
+
+
+def _place_tensor(x: Tensor, setting: Setting) -> Tensor:
+    placement = canonical(setting, x.dims, x.role)
+    shape = setting.padded_shape(x.dims, placement)
+    sharding = NamedSharding(setting.mesh.jax_mesh, partition_spec(placement))
+    array = x._array
+    if isinstance(array, jax.Array):
+        if array.sharding == sharding and array.shape == shape:
+            return x
+        array = crop(array, x.dims)
+        for position, size in enumerate(shape):
+            array = pad_to(array, position, size)
+        return Tensor(jax.device_put(array, sharding), x.dims, x.role)
+    host = np.asarray(array)
+    host = host.astype(jax.dtypes.canonicalize_dtype(host.dtype), copy=False)
+    slices = jax.make_array_from_callback(shape, sharding, lambda index: _padded_slice(host, index, shape))
+    return Tensor(slices, x.dims, x.role)
+
+
+def _padded_slice(host: np.ndarray, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
+    part = host[index]
+    bounds = [piece.indices(size)[:2] for piece, size in zip(index, shape, strict=True)]
+    missing = [(0, stop - start - have) for (start, stop), have in zip(bounds, part.shape, strict=True)]
+    return np.pad(part, missing) if any(after for _, after in missing) else part
+
+
+def _place_array(x: Any, setting: Setting) -> Any:
+    sharding = NamedSharding(setting.mesh.jax_mesh, PartitionSpec())
+    if isinstance(x, jax.Array) and x.sharding == sharding:
+        return x
+    return jax.device_put(x, sharding)

@@ -1,0 +1,218 @@
+"""The named array.
+
+A `Tensor` is a pytree: an array, and as static data its dims and its storage role. Outside a program the array is
+whole, padded where a split dim is uneven. Inside, it is one processor's slice, and between two operations it may be
+unsettled: a pending sum, or still split along a dim that has been renamed to an unsplit one. Whoever uses it decides
+which collective settles it; flattening the pytree does too, so what crosses a JAX boundary is always settled.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import collectives
+from .compat import is_traced, varying_axes
+from .dims import Dim, DimLike, Dims, DimsLike, as_list, find, show, sizes, unique
+from .errors import DimError, MeshaxError, ShapeError
+from .layout import Placement, Setting, canonical, current
+from .transfer import crop, move
+
+Array = Any
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Tensor:
+    """An array with named dims; make one with `mx.tensor`."""
+
+    __slots__ = ("_array", "_pending", "_placement", "dims", "role")
+    __array_ufunc__ = None  # numpy leaves the operators to us
+    __hash__ = None  # type: ignore[assignment]  # == is elementwise
+
+    def __init__(
+        self,
+        array: Array,
+        dims: Dims,
+        role: str | None = None,
+        placement: Placement | None = None,
+        pending: frozenset[str] = frozenset(),
+    ):
+        self._array = array
+        self.dims = dims
+        self.role = role
+        self._placement = placement  # None: as the layout says
+        self._pending = pending
+
+    @property
+    def array(self) -> Array:
+        """The array: whole outside a program (padded where a split dim is uneven), the local slice inside."""
+        return settle(self)._array
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the array."""
+        return self._array.dtype
+
+    @property
+    def size(self) -> int:
+        """The number of elements, padding not counted."""
+        return int(np.prod(sizes(self.dims), dtype=np.int64))
+
+    def dim(self, name: DimLike) -> Dim:
+        """Returns the dim of that name."""
+        return find(self.dims, name)
+
+    def numpy(self) -> np.ndarray:
+        """Returns the whole value, without padding, on the host."""
+        if is_traced(self._array):
+            raise MeshaxError(
+                "a tensor inside a program has no value yet.",
+                values=repr(self),
+                fix="return it from the program, and call .numpy() on the result.",
+            )
+        return np.asarray(crop(self._array, self.dims))
+
+    def item(self) -> Any:
+        """Returns the only element as a Python number."""
+        return self.numpy().item()
+
+    __float__ = __int__ = __index__ = __bool__ = None  # type: ignore[assignment]  # set below
+
+    def __repr__(self) -> str:
+        try:
+            placement = placement_of(self)
+        except MeshaxError:
+            placement = ()
+        parts = [f"Tensor{show(self.dims, placement)}", str(getattr(self._array, "dtype", type(self._array).__name__))]
+        parts += [self.role] if self.role else []
+        parts += [f"pending over {'+'.join(sorted(self._pending))}"] if self._pending else []
+        if isinstance(self._array, np.ndarray | jax.Array) and not is_traced(self._array):
+            values = np.array2string(self.numpy(), threshold=24, edgeitems=2, precision=4) if _on_host(self) else "..."
+            parts.append(values if "\n" not in values else "\n" + values)
+        return " ".join(parts)
+
+    def tree_flatten_with_keys(self) -> tuple[Any, Any]:
+        """Flattens into the settled array."""
+        return ((jax.tree_util.GetAttrKey("array"), settle(self)._array),), (self.dims, self.role)
+
+    def tree_flatten(self) -> tuple[Any, Any]:
+        """Flattens into the settled array."""
+        return (settle(self)._array,), (self.dims, self.role)
+
+    @classmethod
+    def tree_unflatten(cls, static: tuple[Dims, str | None], leaves: Sequence[Any]) -> "Tensor":
+        """Makes a tensor of whatever stands for its array."""
+        return cls(leaves[0], *static)
+
+
+def _to_python(kind: type) -> Any:
+    def convert(self: Tensor) -> Any:
+        return kind(self.item())
+
+    return convert
+
+
+Tensor.__float__, Tensor.__int__, Tensor.__bool__ = map(_to_python, (float, int, bool))  # type: ignore[assignment]
+Tensor.__index__ = _to_python(int)  # type: ignore[assignment]
+
+
+def _on_host(x: Tensor) -> bool:
+    return isinstance(x._array, np.ndarray) or x._array.is_fully_addressable
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether x is a `Tensor`: the `is_leaf` of our tree functions."""
+    return isinstance(x, Tensor)
+
+
+def tensor(array_like: Any, dims: DimsLike) -> Tensor:
+    """Names the dims of an array.
+
+    Args:
+        array_like: anything that JAX or numpy takes for an array.
+        dims: dims, or names (`"batch hidden"`) whose sizes are the array's.
+
+    >>> tensor([[1.0, 2.0], [3.0, 4.0]], "rows cols").dims
+    (rows:2, cols:2)
+
+    Communication: none.
+    """
+    if isinstance(array_like, Tensor):
+        raise ShapeError("this is a tensor already.", values=repr(array_like), fix="use mx.rename to rename its dims.")
+    array = array_like if hasattr(array_like, "dtype") and hasattr(array_like, "shape") else jnp.asarray(array_like)
+    named = as_list(dims)
+    if len(named) != len(array.shape):
+        raise ShapeError(
+            f"{len(named)} dims do not name an array of {len(array.shape)} dimensions.",
+            values=f"{' '.join(map(str, named)) or 'no dims'} for shape {tuple(array.shape)}",
+            fix="give one name for each dimension of the array, in its order.",
+        )
+    shape = unique([d if isinstance(d, Dim) else Dim(d, n) for d, n in zip(named, array.shape, strict=True)])
+    if sizes(shape) != tuple(array.shape):
+        raise ShapeError(
+            "the sizes of the dims are not those of the array.",
+            values=f"{show(shape)} for shape {tuple(array.shape)}",
+            fix="correct the order or the sizes, or give names only: the sizes are then the array's.",
+        )
+    return Tensor(array, shape, placement=None if current() is None else ((),) * len(shape))
+
+
+def param(x: Tensor) -> Tensor:
+    """Marks a tensor as a stored parameter: a layout's `params` rules apply to it.
+
+    Communication: none (inside a program, a slice).
+    """
+    if not isinstance(x, Tensor):
+        raise DimError(f"mx.param takes a tensor, not {type(x).__name__}.", fix='name its dims first: mx.tensor(x, "rows cols").')
+    return with_role(x, "param")
+
+
+def with_role(x: Tensor, role: str | None) -> Tensor:
+    """Returns the tensor as it is stored in a role: gathered, cut or reduce-scattered as the placements ask."""
+    setting = current()
+    if setting is None or x.role == role:
+        return Tensor(x._array, x.dims, role, x._placement, x._pending)
+    return Tensor(fetch(x, setting, frozenset(), role), x.dims, role)
+
+
+def local(x: Tensor, setting: Setting) -> tuple[Array, Placement]:
+    """Returns the array and its placement as they are now; a whole array from outside the program is unsplit."""
+    placement = x._placement
+    if placement is None:
+        placement = canonical(setting, x.dims, x.role)
+        axes = {axis for axes in placement for axis in axes}
+        if not axes <= varying_axes(x._array) or x._array.shape != setting.local_shape(x.dims, placement):
+            return crop(jnp.asarray(x._array), x.dims), ((),) * len(x.dims)
+    return x._array, placement
+
+
+def placement_of(x: Tensor) -> Placement:
+    """Returns the axes that split each dim at present."""
+    setting = current()
+    if setting is None or not hasattr(x._array, "shape"):
+        return ((),) * len(x.dims)
+    return local(x, setting)[1]
+
+
+def fetch(x: Tensor, setting: Setting, vary: frozenset[str], role: str | None = None) -> Array:
+    """Returns the local array as the layout places it in a role, nothing pending, varying at least over `vary`."""
+    array, placement = local(x, setting)
+    array = move(array, setting, x.dims, placement, canonical(setting, x.dims, role), x._pending, vary)
+    return collectives.to_copies(array, vary)
+
+
+def settled_array(x: Tensor) -> Array:
+    """Returns the array of the settled tensor; outside a program, the whole array without padding."""
+    setting = current()
+    if setting is None:
+        return crop(jnp.asarray(x._array), x.dims)
+    return fetch(x, setting, frozenset(), x.role)
+
+
+def settle(x: Tensor) -> Tensor:
+    """Returns the tensor with nothing pending and placed as the layout says."""
+    if x._placement is None and not x._pending:
+        return x
+    return Tensor(settled_array(x), x.dims, x.role)

@@ -1,0 +1,182 @@
+"""Moving an array from one placement to another, by exactly the collectives it takes.
+
+A dim that gives up its minor axes is gathered; one that takes on axes keeps its own block, or receives it from a
+reduce-scatter if the value is a pending sum over them; an axis that goes from one dim to another is an all-to-all.
+Blocks of two splits of an uneven dim need not nest (10 over 8, then over 2): then the dim is gathered whole first.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from . import collectives
+from .compat import varying_axes
+from .dims import Dim, Dims
+from .layout import Axes, Placement, Setting, block_size
+
+Array = Any
+
+
+def move(
+    x: Array,
+    setting: Setting,
+    shape: Dims,
+    source: Placement,
+    target: Placement,
+    pending: frozenset[str] = frozenset(),
+    vary: frozenset[str] = frozenset(),
+) -> Array:
+    """Returns the array in the target placement, with nothing pending.
+
+    Args:
+        x: the local array, in the source placement.
+        setting: the mesh.
+        shape: the dims of the tensor.
+        source: the present placement.
+        target: the wanted placement.
+        pending: the axes over which the present values are partial sums.
+        vary: the axes over which the consumer varies: what is gathered over them arrives as copies.
+    """
+    if source == target and not pending:
+        return x
+    gathered = {axis for axes in source for axis in axes}
+    vary = vary & gathered
+    key = ("move", shape, source, target, pending, vary)
+    return collectives.once(x, key, lambda x: _Move(x, setting, shape, source, target, pending, vary).run())
+
+
+class _Move:
+    """One move: the array on its way, and where each dim is by now."""
+
+    def __init__(
+        self,
+        x: Array,
+        setting: Setting,
+        shape: Dims,
+        source: Placement,
+        target: Placement,
+        pending: frozenset[str],
+        vary: frozenset[str],
+    ):
+        self.x = x
+        self.mesh = setting.mesh
+        self.shape = shape
+        self.now = list(source)
+        self.target = target
+        self.pending = set(pending)
+        self.vary = vary | {axis for axes in target for axis in axes}  # gathered only to be cut again
+
+    def run(self) -> Array:
+        self._exchange_axes()
+        self._take_blocks(only_unused=True)
+        self._sum_pending()
+        for position in range(len(self.shape)):
+            self._gather(position)
+        self._take_blocks(only_unused=False)
+        return self.x
+
+    def _exchange_axes(self) -> None:
+        for leaves in range(len(self.shape)):
+            for joins in range(len(self.shape)):
+                left, gained = self._suffix(self.target, self.now, leaves), self._suffix(self.now, self.target, joins)
+                if left and left == gained:
+                    self._pad(joins, self.target[joins], left)
+                    self.x = collectives.exchange(self.x, left, split=joins, join=leaves)
+                    self.now[leaves], self.now[joins] = self.target[leaves], self.target[joins]
+                    self._crop(leaves)
+
+    def _take_blocks(self, *, only_unused: bool) -> None:
+        for position, axes in enumerate(self.target):
+            added = self._suffix(self.now, self.target, position)
+            in_use = {axis for axes in self.now for axis in axes}
+            if not added or (only_unused and in_use & set(added)):
+                continue
+            self._pad(position, axes, added)
+            for state, group in groupby(added, key=self._state):
+                part = tuple(group)
+                if state == "pending":
+                    self.x = collectives.scatter_sum(self.x, part, position)
+                    self.pending -= set(part)
+                else:
+                    block = self.x.shape[position] // self.mesh.count(part)
+                    self.x = collectives.take_block(self.x, part, position, block)
+            self.now[position] = axes
+
+    def _state(self, axis: str) -> str:
+        if axis in self.pending:
+            return "pending"
+        return "copies" if axis in varying_axes(self.x) else "replicated"
+
+    def _sum_pending(self) -> None:
+        self.x = collectives.sum_over(self.x, tuple(axis for axis in self.mesh.axes if axis in self.pending))
+        self.pending.clear()
+
+    def _gather(self, position: int) -> None:
+        if self.now[position] == self.target[position] or self._suffix(self.now, self.target, position):
+            return
+        leaving = self._suffix(self.target, self.now, position) or self.now[position]
+        self.now[position] = self.now[position][: -len(leaving)]
+        # minor axes first, so that the blocks joined are neighbours
+        for copies, group in groupby(reversed(leaving), key=lambda axis: axis in self.vary):
+            self.x = collectives.gather(self.x, tuple(reversed(list(group))), position, copies=copies)
+        self._crop(position)
+
+    def _suffix(self, short: Sequence[Axes], long: Sequence[Axes], position: int) -> Axes:
+        """Returns the axes by which the longer split of a dim refines the shorter one, if its blocks nest."""
+        coarse, fine = short[position], long[position]
+        if fine[: len(coarse)] != coarse or not self._nests(self.shape[position], coarse, fine):
+            return ()
+        return fine[len(coarse) :]
+
+    def _nests(self, dim: Dim, coarse: Axes, fine: Axes) -> bool:
+        many, few = self.mesh.count(fine), self.mesh.count(coarse)
+        return few == 1 or block_size(dim.size, few) == many // few * block_size(dim.size, many)
+
+    def _pad(self, position: int, axes: Axes, added: Axes) -> None:
+        wanted = block_size(self.shape[position].size, self.mesh.count(axes)) * self.mesh.count(added)
+        self.x = pad_to(self.x, position, wanted)
+
+    def _crop(self, position: int) -> None:
+        wanted = block_size(self.shape[position].size, self.mesh.count(self.now[position]))
+        self.x = lax.slice_in_dim(self.x, 0, wanted, axis=position)
+
+
+def pad_to(x: Array, position: int, size: int) -> Array:
+    """Appends zeros along an array dimension up to a size."""
+    missing = size - x.shape[position]
+    if not missing:
+        return x
+    return jnp.pad(x, [(0, missing if i == position else 0) for i in range(x.ndim)])
+
+
+def crop(x: Array, shape: Dims) -> Array:
+    """Cuts the padding off a whole array."""
+    sizes = tuple(dim.size for dim in shape)
+    return x if x.shape == sizes else x[tuple(slice(size) for size in sizes)]
+
+
+def uneven(setting: Setting, shape: Dims, placement: Placement) -> Iterator[tuple[int, Dim, Axes]]:
+    """Iterates over the dims whose blocks hold padding: position, dim, axes."""
+    for position, (dim, axes) in enumerate(zip(shape, placement, strict=True)):
+        if axes and setting.is_uneven(dim, axes):
+            yield position, dim, axes
+
+
+def indices(setting: Setting, dim: Dim, axes: Axes) -> Array:
+    """Returns the place in the whole dim of each element of this processor's block, padding included."""
+    block = block_size(dim.size, setting.mesh.count(axes))
+    local = jnp.arange(block, dtype=jnp.int32)
+    return local + collectives.processor_index(axes) * block if axes else local
+
+
+def fill_padding(x: Array, setting: Setting, shape: Dims, placement: Placement, over: Dims, value: Any = 0) -> Array:
+    """Replaces the padding along some dims, whatever it holds; the backward pass drops what flows into it."""
+    for position, dim, axes in uneven(setting, shape, placement):
+        if dim in over:
+            inside = indices(setting, dim, axes) < dim.size
+            inside = inside.reshape([-1 if i == position else 1 for i in range(x.ndim)])
+            x = jnp.where(inside, x, jnp.asarray(value, x.dtype))
+    return x

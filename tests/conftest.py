@@ -1,0 +1,31 @@
+"""What every test can rely on: 8 CPU devices, whatever the machine.
+
+JAX reads its environment once, at the first import, so all of it is set here, before any test imports JAX.
+"""
+
+import os
+import sys
+
+NUM_DEVICES = 8
+
+
+def _configure_environment() -> None:
+    if "jax" in sys.modules:
+        raise RuntimeError("jax was imported before tests/conftest.py could ask for 8 CPU devices")
+    os.environ["JAX_PLATFORMS"] = os.environ.get("MESHAX_TEST_PLATFORM", "cpu")
+    flags = [
+        f"--xla_force_host_platform_device_count={NUM_DEVICES}",
+        # On busy cores a processor may reach a collective late; the default of 40 seconds aborts the process.
+        "--xla_cpu_collective_call_warn_stuck_timeout_seconds=60",
+        "--xla_cpu_collective_call_terminate_timeout_seconds=300",
+    ]
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # The workers fill the cores already: a matrix product needs no threads of its own.
+        flags.append("--xla_cpu_multi_thread_eigen=false")
+        for library in ("OMP", "OPENBLAS", "MKL"):
+            os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    # The last of two equal flags wins: 8 devices, whatever the caller's environment says.
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags]).strip()
+
+
+_configure_environment()
