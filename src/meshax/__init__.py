@@ -50,7 +50,10 @@ from .ops.gradients import grad, value_and_grad
 from .ops.reduction import all, any, argmax, argmin, max, mean, min, prod, sum, var
 from .ops.resharding import broadcast, rename, reshape, transpose
 from .ops.softmax import log_softmax, logsumexp, softmax, softmax_cross_entropy
+from .plan.report import explain as _explain
 from .program import Program, put, spmd
 from .tensor import Tensor, param, tensor
+
+Program.explain = _explain  # type: ignore[attr-defined]  # reading programs stands above making them
 
 __version__ = "0.1.0"

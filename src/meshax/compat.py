@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.extend
+from jax.interpreters import partial_eval
 
 _NONE: frozenset[str] = frozenset()
 
@@ -33,3 +34,9 @@ def own_trace(x: Any) -> Iterator[None]:
     """
     with jax.extend.core.set_current_trace(x._trace):
         yield
+
+
+def live_jaxpr(closed: Any) -> Any:
+    """Returns the jaxpr without equations whose results are not used. `jax.extend` has no dead-code elimination."""
+    live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    return live

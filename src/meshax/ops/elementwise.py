@@ -96,7 +96,10 @@ def _stays_unsettled(xs: list[Tensor], num_operands: int, pending: str) -> bool:
 
 
 def _binary(fn: Callable[..., Any], name: str, pending: str = "") -> Callable[..., Tensor]:
-    return lambda a, b: apply(fn, (a, b), name, pending)
+    def operator(a: Operand, b: Operand) -> Tensor:
+        return apply(fn, (a, b), name, pending)
+
+    return operator
 
 
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
@@ -156,7 +159,10 @@ def _attach_operators() -> None:
 
 
 def _swapped(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    return lambda self, other: fn(other, self)
+    def operator(self: Tensor, other: Operand) -> Tensor:
+        return fn(other, self)
+
+    return operator
 
 
 _attach_operators()

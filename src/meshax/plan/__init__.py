@@ -1,0 +1,1 @@
+"""Reading programs without running them."""
