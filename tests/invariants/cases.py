@@ -1,0 +1,312 @@
+"""The table of operations for the layout harness, in groups of one signature."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from layouts import reference
+
+import meshax as mx
+
+# Distinct sizes; over 2, 4 and 8 processors some divide and some do not, one is smaller than the mesh.
+a, b, c, d = mx.dims(a=8, b=5, c=6, d=3)
+e, f, ab, layers = mx.dims(e=5, f=6, ab=40, layers=3)
+
+
+@dataclass
+class Case:
+    name: str
+    fn: Any
+    ref: Any
+    wanted: Any = None
+
+
+@dataclass
+class Group:
+    name: str
+    dims: tuple  # the dims of each input
+    names: tuple  # the dims that layouts split
+    cases: list
+    integer: tuple = ()  # inputs that are integers
+    dtype: Any = np.float32
+    offset: float = 0.0
+    layouts: int = 6  # per mesh, in CI
+    table: list = field(default_factory=list)
+
+    @cached_property
+    def inputs(self):
+        made = []
+        for i, dims in enumerate(self.dims):
+            shape = [dim.size for dim in dims]
+            n = int(np.prod(shape))
+            if i in self.integer:
+                made.append(mx.tensor(((7 * np.arange(n) + i) % 5).reshape(shape).astype(np.int32), dims))
+            else:
+                values = np.sin(1.3 * np.arange(n) + i) * (1 + i) + self.offset
+                made.append(mx.tensor(values.reshape(shape).astype(self.dtype), dims))
+        return made
+
+    def prepare(self):
+        """Computes what whole arrays give, once."""
+        is_float = [jnp.issubdtype(x.dtype, jnp.inexact) for x in self.inputs]
+        for case in self.cases:
+            if case.wanted is None:
+                case.wanted = reference(case.ref, [x.numpy() for x in self.inputs], is_float)
+        return self
+
+
+def _unary(*names):
+    return [Case(n, getattr(mx, n), getattr(jax.lax if n in ("rsqrt", "erf") else jnp, n, None) or getattr(jax.nn, n)) for n in names]
+
+
+
+ELEMENTWISE = Group(
+    "elementwise",
+    ((a, b),),
+    ("a", "b"),
+    _unary("exp", "tanh", "sin", "cos", "square", "sigmoid", "softplus", "relu", "gelu", "silu", "erf", "expm1")
+    + _unary("abs", "sign", "floor", "ceil", "round", "isnan", "isfinite", "negative")
+    + [
+        Case("neg", lambda x: -x, lambda x: -x),
+        Case("power", lambda x: x**2, lambda x: x**2),
+        Case("pow3", lambda x: x**3, lambda x: x**3),
+        Case("astype", lambda x: (x * 3).astype(jnp.bfloat16), lambda x: (x * 3).astype(jnp.bfloat16)),
+        Case("scalars", lambda x: 2 - (3 * x + 1) / 4, lambda x: 2 - (3 * x + 1) / 4),
+        Case("clip", lambda x: mx.clip(x, -0.5, 0.5), lambda x: jnp.clip(x, -0.5, 0.5)),
+        Case("compare", lambda x: (x > 0, x <= 0.5, x == 0, x != 0), lambda x: (x > 0, x <= 0.5, x == 0, x != 0)),
+        Case("logic", lambda x: ((x > 0) & (x < 0.5)) | ~(x > -1), lambda x: ((x > 0) & (x < 0.5)) | ~(x > -1)),
+        Case("stop_gradient", lambda x: mx.stop_gradient(x) * x, lambda x: jax.lax.stop_gradient(x) * x),
+        Case("lift", mx.lift(jnp.arctan), jnp.arctan),
+        Case("remainder", lambda x: (x % 0.7, x // 0.7), lambda x: (x % 0.7, x // 0.7)),
+    ],
+)
+POSITIVE = Group("positive", ((a, b),), ("a", "b"), _unary("log", "log1p", "sqrt", "rsqrt"), offset=2.0)
+BINARY = Group(
+    "binary",
+    ((a, b), (b, c)),
+    ("a", "b", "c"),
+    [
+        Case("add", lambda x, y: x + y, lambda x, y: x[:, :, None] + y[None]),
+        Case("sub", lambda x, y: y - x, lambda x, y: y[:, :, None] - jnp.transpose(x)[:, None]),
+        Case("mul", lambda x, y: x * y, lambda x, y: x[:, :, None] * y[None]),
+        Case("div", lambda x, y: x / (y * y + 1), lambda x, y: x[:, :, None] / (y * y + 1)[None]),
+        Case("maximum", mx.maximum, lambda x, y: jnp.maximum(x[:, :, None], y[None])),
+        Case("minimum", mx.minimum, lambda x, y: jnp.minimum(x[:, :, None], y[None])),
+        Case("where", lambda x, y: mx.where(x > 0, x, y), lambda x, y: jnp.where(x[:, :, None] > 0, x[:, :, None], y)),
+        Case("broadcast", lambda x, y: mx.broadcast(x, (c, b, a)), lambda x, y: jnp.broadcast_to(x.T, (6, 5, 8))),
+        Case("scalar", lambda x, y: x * mx.sum(y), lambda x, y: x * jnp.sum(y)),
+    ],
+)
+EINSUM = Group(
+    "einsum",
+    ((a, b, d), (b, c)),
+    ("a", "b", "c", "d"),
+    [
+        Case("matmul", lambda x, y: mx.einsum(x, y, out=(a, c)), lambda x, y: jnp.einsum("abd,bc->ac", x, y)),
+        Case("batched", lambda x, y: mx.einsum(x, y, out="b c a"), lambda x, y: jnp.einsum("abd,bc->bca", x, y)),
+        Case("outer", lambda x, y: mx.einsum(x, y, over=d), lambda x, y: jnp.einsum("abd,bc->abc", x, y)),
+        Case("all", lambda x, y: mx.einsum(x, y, out=()), lambda x, y: jnp.einsum("abd,bc->", x, y)),
+        Case("one", lambda x, y: mx.einsum(x, over=a), lambda x, y: jnp.sum(x, 0)),
+        Case("three", lambda x, y: mx.einsum(x, y, x, out="a c"), lambda x, y: jnp.einsum("abd,bc,abd->ac", x, y, x)),
+        Case(
+            "two sums",
+            lambda x, y: mx.einsum(x, y, out=(a, c)) + 2 * mx.einsum(x * x, y, out=(a, c)),
+            lambda x, y: jnp.einsum("abd,bc->ac", x, y) + 2 * jnp.einsum("abd,bc->ac", x * x, y),
+        ),
+        Case(
+            "log of a sum",
+            lambda x, y: mx.log(mx.einsum(x * x, y * y, out=(a, c)) + 1),
+            lambda x, y: jnp.log(jnp.einsum("abd,bc->ac", x * x, y * y) + 1),
+        ),
+    ],
+    layouts=8,
+)
+
+
+def _reductions(mxf, ref):
+    return [
+        Case(f"{mxf.__name__} one", lambda x: mxf(x, over="b"), lambda x: ref(x, axis=1)),
+        Case(f"{mxf.__name__} two", lambda x: mxf(x, over=(c, a)), lambda x: ref(x, axis=(0, 2))),
+        Case(f"{mxf.__name__} all", lambda x: mxf(x), lambda x: ref(x)),
+    ]
+
+
+REDUCTION = Group(
+    "reduction",
+    ((a, b, c),),
+    ("a", "b", "c"),
+    sum(
+        [
+            _reductions(getattr(mx, n), r)
+            for n, r in dict(
+                sum=jnp.sum, mean=jnp.mean, max=jnp.max, min=jnp.min, var=jnp.var, logsumexp=jax.nn.logsumexp
+            ).items()
+        ],
+        [],
+    ),
+)
+INDEX = Group(
+    "index",
+    ((a, b, c),),
+    ("a", "b", "c"),
+    [
+        Case("prod", lambda x: mx.prod(x, over="b"), lambda x: jnp.prod(x, axis=1)),
+        Case("all", lambda x: mx.all(x > -2.9, over=(a, b)), lambda x: jnp.all(x > -2.9, axis=(0, 1))),
+        Case("any", lambda x: mx.any(x > 0.99, over=c), lambda x: jnp.any(x > 0.99, axis=2)),
+        Case("argmax", lambda x: mx.argmax(mx.round(x), over=b), lambda x: jnp.argmax(jnp.round(x), axis=1).astype(np.int32)),
+        Case("argmin", lambda x: mx.argmin(mx.round(x), over=a), lambda x: jnp.argmin(jnp.round(x), axis=0).astype(np.int32)),
+        Case("ties", lambda x: mx.max(mx.round(x) + 0 * x, over="a c"), lambda x: jnp.max(jnp.round(x) + 0 * x, axis=(0, 2))),
+        Case("softmax", lambda x: mx.softmax(x, over=b), lambda x: jax.nn.softmax(x, axis=1)),
+        Case("log_softmax", lambda x: mx.log_softmax(x, over=a), lambda x: jax.nn.log_softmax(x, axis=0)),
+        Case("transpose", lambda x: mx.transpose(x, (c, a, b)), lambda x: jnp.transpose(x, (2, 0, 1))),
+        Case("sum of sum", lambda x: mx.sum(mx.sum(x, a), c), lambda x: jnp.sum(x, (0, 2))),
+    ],
+)
+
+
+def _cross_entropy(logits, labels, z=0.0, smoothing=0.0):
+    lse = jax.nn.logsumexp(logits, axis=1)
+    chosen = jnp.take_along_axis(logits, jnp.clip(labels, 0, 4)[:, None], axis=1)[:, 0]
+    loss = lse - chosen + smoothing * (chosen - jnp.mean(logits, axis=1)) + z * lse**2
+    return loss
+
+
+LOSS = Group(
+    "loss",
+    ((a, b), (a,)),
+    ("a", "b"),
+    [
+        Case("cross entropy", lambda x, y: mx.softmax_cross_entropy(x, y, over=b), _cross_entropy),
+        Case(
+            "z and smoothing",
+            lambda x, y: mx.mean(mx.softmax_cross_entropy(x, y, over=b, z_loss=0.1, label_smoothing=0.2)),
+            lambda x, y: jnp.mean(_cross_entropy(x, y, 0.1, 0.2)),
+        ),
+    ],
+    integer=(1,),
+)
+RENAME = Group(
+    "rename",
+    ((a, b, c),),
+    ("a", "b", "c", "e", "f"),
+    [
+        Case("one", lambda x: x.rename(b="e"), lambda x: x),
+        Case("two", lambda x: x.rename(b="e", c="f") * 2, lambda x: x * 2),
+        Case("consumed", lambda x: mx.einsum(x, x.rename(b="e"), out="b e"), lambda x: jnp.einsum("abc,aec->be", x, x)),
+        Case("pending", lambda x: mx.sum(x, a).rename(c="f"), lambda x: jnp.sum(x, 0)),
+        Case("there and back", lambda x: x.rename(b="e").rename(e="b") + x, lambda x: 2 * x),
+        Case("squared", lambda x: mx.square(mx.sum(x, c).rename(b="e")), lambda x: jnp.square(jnp.sum(x, 2))),
+    ],
+    layouts=10,
+)
+RESHAPE = Group(
+    "reshape",
+    ((a, b, c),),
+    ("a", "b", "c", "ab", "d"),
+    [
+        Case("merge", lambda x: mx.reshape(x, (ab, c)), lambda x: x.reshape(40, 6)),
+        Case("split", lambda x: mx.reshape(x, (a, b, d, mx.Dim("two", 2))), lambda x: x.reshape(8, 5, 3, 2)),
+        Case("back", lambda x: mx.reshape(mx.reshape(x, (ab, c)), (a, b, c)) * x, lambda x: x * x),
+        Case("pending", lambda x: mx.reshape(mx.sum(x, c), (ab,)), lambda x: jnp.sum(x, 2).reshape(40)),
+    ],
+    layouts=10,
+)
+CREATE = Group(
+    "creation",
+    ((a, b),),
+    ("a", "b"),
+    [
+        Case("arange", lambda x: mx.arange(b) * x, lambda x: jnp.arange(5) * x),
+        Case("zeros", lambda x: mx.zeros((b, a)) + x, lambda x: x.T),
+        Case("ones", lambda x: mx.ones((a,), jnp.int32) + mx.arange(a), lambda x: jnp.arange(8) + 1),
+        Case("full", lambda x: mx.full((b,), 3.0) * x, lambda x: 3 * x.T),
+    ],
+)
+
+
+def _scan(x):
+    def body(carry, part):
+        carry = mx.tanh(carry + mx.sum(part, b))
+        return carry, carry * part
+
+    carry, ys = mx.scan(body, mx.zeros((a,)), x, over=d)
+    return carry, ys
+
+
+def _scan_ref(x):
+    def body(carry, part):
+        carry = jnp.tanh(carry + jnp.sum(part, 1))
+        return carry, carry[:, None] * part
+
+    return jax.lax.scan(body, jnp.zeros(8), jnp.moveaxis(x, 2, 0))
+
+
+def _while(x):
+    return mx.while_loop(lambda v: mx.sum(mx.abs(v)) > 1e-2, lambda v: v * 0.5, mx.stop_gradient(x))
+
+
+def _while_ref(x):
+    return jax.lax.while_loop(lambda v: jnp.sum(jnp.abs(v)) > 1e-2, lambda v: v * 0.5, jax.lax.stop_gradient(x))
+
+
+CONTROL = Group(
+    "control",
+    ((a, b, d),),
+    ("a", "b", "d"),
+    [
+        Case("scan", _scan, _scan_ref),
+        Case("while_loop", _while, _while_ref),
+        Case(
+            "cond",
+            lambda x: mx.cond(mx.sum(x) > 0, lambda x: mx.sum(x * x, a), lambda x: mx.sum(x, a), x),
+            lambda x: jnp.where(jnp.sum(x) > 0, jnp.sum(x * x, 0), jnp.sum(x, 0)),
+        ),
+        Case(
+            "remat",
+            lambda x: mx.remat(lambda x: mx.tanh(mx.sum(mx.exp(x), b)))(x),
+            lambda x: jnp.tanh(jnp.sum(jnp.exp(x), 1)),
+        ),
+        Case(
+            "remat collectives",
+            lambda x: mx.remat(lambda x: mx.tanh(mx.sum(mx.exp(x), b)), policy="collectives")(x),
+            lambda x: jnp.tanh(jnp.sum(jnp.exp(x), 1)),
+        ),
+        Case(
+            "inner jit",
+            lambda x: jax.jit(lambda x: mx.softmax(x, over=b))(x),
+            lambda x: jax.nn.softmax(x, axis=1),
+        ),
+    ],
+)
+INTEGER = Group(
+    "integer",
+    ((a, b), (b, c)),
+    ("a", "b", "c"),
+    [
+        Case("sum", lambda x, y: mx.sum(x, b), lambda x, y: jnp.sum(x, 1)),
+        Case("max", lambda x, y: mx.max(x, (a, b)), lambda x, y: jnp.max(x)),
+        Case("min", lambda x, y: mx.min(y, b), lambda x, y: jnp.min(y, 0)),
+        Case("einsum", lambda x, y: mx.einsum(x, y, out=(a, c)), lambda x, y: x @ y),
+        Case("mod", lambda x, y: (x % 3, x // 2, x & 1), lambda x, y: (x % 3, x // 2, x & 1)),
+        Case("mean", lambda x, y: mx.mean(x, a), lambda x, y: jnp.mean(x, 0)),
+    ],
+    integer=(0, 1),
+)
+BFLOAT = Group(
+    "bfloat16",
+    ((a, b), (b, c)),
+    ("a", "b", "c"),
+    [
+        Case("einsum", lambda x, y: mx.einsum(x, y, out=(a, c)), lambda x, y: x @ y),
+        Case("softmax", lambda x, y: mx.softmax(y, over=b), lambda x, y: jax.nn.softmax(y, axis=0)),
+        Case("max", lambda x, y: mx.max(x, b), lambda x, y: jnp.max(x, 1)),
+        Case("rename", lambda x, y: x.rename(b="e") * 2, lambda x, y: x * 2),
+    ],
+    dtype=jnp.bfloat16,
+)
+GROUPS = [
+    ELEMENTWISE, POSITIVE, BINARY, EINSUM, REDUCTION, INDEX, LOSS, RENAME, RESHAPE, CREATE, CONTROL, INTEGER, BFLOAT,
+]  # fmt: skip

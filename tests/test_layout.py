@@ -1,0 +1,315 @@
+"""Rules, the placements that follow from them, and the rules that are refused."""
+
+import pytest
+
+import meshax as mx
+from meshax.layout import Setting, block_size, current
+
+batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
+mesh = mx.Mesh("rows:2 cols:4")
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "batch:rows hidden:cols",
+        "batch:rows, hidden:cols",
+        "batch:rows;hidden:cols",
+        {"batch": "rows", "hidden": "cols"},
+        {"batch": ["rows"], "hidden": ("cols",)},
+        {batch: "rows", hidden: "cols"},
+    ],
+)
+def test_rules_are_parsed(rules):
+    layout = mx.Layout(rules)
+
+    assert layout.rules == (("batch", ("rows",)), ("hidden", ("cols",)))
+    assert layout == mx.Layout("batch:rows hidden:cols")
+    assert hash(layout) == hash(mx.Layout("batch:rows hidden:cols"))
+
+
+def test_a_dim_over_several_axes_major_first():
+    layout = mx.Layout("batch:cols+rows")
+
+    assert layout.rules == (("batch", ("cols", "rows")),)
+    assert layout == mx.Layout({"batch": ("cols", "rows")}) == mx.Layout({"batch": "cols+rows"})
+    assert layout != mx.Layout("batch:rows+cols")
+
+
+def test_no_rules():
+    assert mx.Layout() == mx.Layout("") == mx.Layout({})
+
+
+def test_layouts_of_other_roles_differ():
+    assert mx.Layout("batch:rows", params="hidden:rows") != mx.Layout("batch:rows")
+    assert mx.Layout("batch:rows", params="hidden:rows") != mx.Layout("batch:rows", optimizer="hidden:rows")
+
+
+def test_repr_can_be_read_back():
+    layout = mx.Layout("batch:rows+cols", params="hidden:rows length:cols", optimizer="hidden:cols")
+
+    assert repr(layout) == 'Layout("batch:rows+cols", params="hidden:rows length:cols", optimizer="hidden:cols")'
+    assert eval(repr(layout), {"Layout": mx.Layout}) == layout
+
+
+def test_a_role_adds_its_axes_behind_the_main_ones():
+    layout = mx.Layout("batch:rows", params="batch:cols hidden:rows")
+
+    assert layout.for_role(None) == {"batch": ("rows",)}
+    assert layout.for_role("param") == {"batch": ("rows", "cols"), "hidden": ("rows",)}
+    assert layout.for_role("optimizer") == layout.for_role(None)
+
+
+@pytest.mark.parametrize(("size", "parts", "block"), [(8, 4, 2), (10, 4, 3), (3, 4, 1), (1, 8, 1), (7, 1, 7)])
+def test_blocks_of_an_uneven_dim(size, parts, block):
+    assert block_size(size, parts) == block
+
+
+@pytest.mark.parametrize(
+    ("rules", "placement", "local", "padded"),
+    [
+        ("", ((), (), ()), (6, 4, 10), (6, 4, 10)),
+        ("batch:rows hidden:cols", (("rows",), (), ("cols",)), (3, 4, 3), (6, 4, 12)),
+        ("hidden:rows+cols", ((), (), ("rows", "cols")), (6, 4, 2), (6, 4, 16)),
+        ("length:cols batch:rows", (("rows",), ("cols",), ()), (3, 1, 10), (6, 4, 10)),
+    ],
+)
+def test_placements_follow_from_names(rules, placement, local, padded):
+    setting, shape = Setting(mesh, mx.Layout(rules)), (batch, length, hidden)
+
+    assert setting.placement(shape) == placement
+    assert setting.local_shape(shape, placement) == local
+    assert setting.padded_shape(shape, placement) == padded
+
+
+def test_a_role_has_its_own_placement():
+    setting = Setting(mesh, mx.Layout("batch:rows", params="hidden:cols"))
+
+    assert setting.placement((batch, hidden)) == (("rows",), ())
+    assert setting.placement((batch, hidden), "param") == (("rows",), ("cols",))
+
+
+def test_a_layout_is_current_only_while_a_program_is_traced():
+    seen = []
+    mx.spmd(lambda x: seen.append(current()) or x, mesh, "batch:rows")(mx.zeros(batch))
+
+    assert seen == [Setting(mesh, mx.Layout("batch:rows"))]
+    assert current() is None
+
+
+mx.Dim("zebra_stripes", 6)  # like no other name in these tests, so that only it is near a misspelling of it
+
+
+def split(layout, fn, *args):
+    return mx.spmd(fn, mesh, layout)(*args)
+
+
+def checked(rules, **roles):
+    return mx.spmd(lambda: None, mesh, mx.Layout(rules, **roles))
+
+
+MISTAKES = {
+    "neither a string nor a dict": (
+        mx.LayoutError,
+        lambda: mx.Layout(["batch:rows"]),
+        (
+            "a layout is a string or a dict, not list.\n"
+            "  values: ['batch:rows']\n"
+            '  fix: write for example mx.Layout("batch:rows hidden:cols").'
+        ),
+    ),
+    "a part without an axis": (
+        mx.LayoutError,
+        lambda: mx.Layout("batch:rows hidden"),
+        (
+            "'hidden' is not a part of a layout.\n"
+            "  values: 'batch:rows hidden'\n"
+            "  rule: each part is name:value.\n"
+            '  fix: write for example mx.Layout("batch:rows hidden:cols").'
+        ),
+    ),
+    "an axis that is no name": (
+        mx.LayoutError,
+        lambda: mx.Layout("batch:rows+"),
+        (
+            "'rows+' does not name mesh axes for dim 'batch'.\n"
+            "  values: 'batch:rows+'\n"
+            '  fix: write for example mx.Layout("batch:rows hidden:cols").'
+        ),
+    ),
+    "no axes": (
+        mx.LayoutError,
+        lambda: mx.Layout({"batch": ()}),
+        (
+            "() does not name mesh axes for dim 'batch'.\n"
+            "  values: {'batch': ()}\n"
+            '  fix: write for example mx.Layout("batch:rows hidden:cols").'
+        ),
+    ),
+    "two rules for a dim": (
+        mx.LayoutError,
+        lambda: mx.Layout("batch:rows hidden:cols batch:cols"),
+        (
+            "dim 'batch' has two rules.\n"
+            "  values: 'batch:rows hidden:cols batch:cols'\n"
+            "  rule: a dim has one rule.\n"
+            '  fix: to split it over several axes, join them: "batch:rows+cols".'
+        ),
+    ),
+    "an axis twice for a dim": (
+        mx.LayoutError,
+        lambda: mx.Layout("batch:rows+rows"),
+        ("dim 'batch' is split twice over one axis.\n  values: 'batch:rows+rows'\n  fix: name each axis once."),
+    ),
+    "an unknown axis": (
+        mx.LayoutError,
+        lambda: checked("batch:row"),
+        (
+            "the layout does not fit the mesh or the program.\n"
+            '    "batch:row": no mesh axis \'row\'; did you mean "rows"?\n'
+            '  values: Layout("batch:row") on Mesh(rows:2 cols:4)\n'
+            "  rule: a rule names a dim that exists and axes of the mesh.\n"
+            "  fix: correct or remove these rules."
+        ),
+    ),
+    "an unknown axis like none": (
+        mx.LayoutError,
+        lambda: checked("batch:data"),
+        (
+            "the layout does not fit the mesh or the program.\n"
+            "    \"batch:data\": no mesh axis 'data'; known names: cols, rows.\n"
+            '  values: Layout("batch:data") on Mesh(rows:2 cols:4)\n'
+            "  rule: a rule names a dim that exists and axes of the mesh.\n"
+            "  fix: correct or remove these rules."
+        ),
+    ),
+    "an unknown dim": (
+        mx.LayoutError,
+        lambda: checked("zebra_stripe:rows"),
+        (
+            "the layout does not fit the mesh or the program.\n"
+            '    "zebra_stripe:rows": no dim \'zebra_stripe\' was ever made; did you mean "zebra_stripes"?\n'
+            '  values: Layout("zebra_stripe:rows") on Mesh(rows:2 cols:4)\n'
+            "  rule: a rule names a dim that exists and axes of the mesh.\n"
+            "  fix: correct or remove these rules."
+        ),
+    ),
+    "all that is unknown": (
+        mx.LayoutError,
+        lambda: checked("batch:row+clos hidden:cols", params="zebra_stripe:rows", optimizer="zebra_strip:rows"),
+        (
+            "the layout does not fit the mesh or the program.\n"
+            '    "batch:row+clos": no mesh axis \'row\'; did you mean "rows"?\n'
+            '    "batch:row+clos": no mesh axis \'clos\'; did you mean "cols"?\n'
+            '    "zebra_stripe:rows": no dim \'zebra_stripe\' was ever made; did you mean "zebra_stripes"?\n'
+            '    "zebra_strip:rows": no dim \'zebra_strip\' was ever made; did you mean "zebra_stripes"?\n'
+            '  values: Layout("batch:row+clos hidden:cols", params="zebra_stripe:rows", '
+            'optimizer="zebra_strip:rows") on Mesh(rows:2 cols:4)\n'
+            "  rule: a rule names a dim that exists and axes of the mesh.\n"
+            "  fix: correct or remove these rules."
+        ),
+    ),
+    "a role that repeats an axis": (
+        mx.LayoutError,
+        lambda: checked("batch:rows+cols", params="batch:cols"),
+        (
+            "the layout does not fit the mesh or the program.\n"
+            '    "batch:rows+cols+cols": the main rule and the one for param name the same axis.\n'
+            '  values: Layout("batch:rows+cols", params="batch:cols") on Mesh(rows:2 cols:4)\n'
+            "  rule: a rule names a dim that exists and axes of the mesh.\n"
+            "  fix: correct or remove these rules."
+        ),
+    ),
+    "two dims of an argument over one axis": (
+        mx.LayoutError,
+        lambda: split("batch:rows length:rows", lambda x: x, mx.zeros((batch, length, hidden))),
+        (
+            "dims of one tensor are split over the same mesh axis: 'batch' and 'length' over 'rows'.\n"
+            '  values: [batch:6/rows, length:4/rows, hidden:10] under Layout("batch:rows length:rows")\n'
+            "  rule: an axis splits at most one of the dims that meet in a tensor.\n"
+            "  fix: split one of them over another axis, or rename it where they meet, to a name without a rule."
+        ),
+    ),
+    "two dims of a parameter over one axis": (
+        mx.LayoutError,
+        lambda: mx.put(mx.param(mx.zeros((batch, hidden))), mesh, mx.Layout("batch:rows", params="hidden:rows")),
+        (
+            "dims of one tensor are split over the same mesh axis: 'batch' and 'hidden' over 'rows'.\n"
+            '  values: [batch:6/rows, hidden:10/rows] under Layout("batch:rows", params="hidden:rows")\n'
+            "  rule: an axis splits at most one of the dims that meet in a tensor.\n"
+            "  fix: split one of them over another axis, or rename it where they meet, to a name without a rule."
+        ),
+    ),
+    "two dims of a new tensor over one axis": (
+        mx.LayoutError,
+        lambda: split("batch:cols length:rows+cols", lambda: mx.zeros((batch, length))),
+        (
+            "dims of one tensor are split over the same mesh axis: 'batch' and 'length' over 'cols'.\n"
+            '  values: [batch:6/cols, length:4/rows+cols] under Layout("batch:cols length:rows+cols")\n'
+            "  rule: an axis splits at most one of the dims that meet in a tensor.\n"
+            "  fix: split one of them over another axis, or rename it where they meet, to a name without a rule."
+        ),
+    ),
+    "two dims that meet over one axis": (
+        mx.LayoutError,
+        lambda: split("batch:rows length:rows", lambda a, b: a * b, mx.zeros(batch), mx.zeros((length, hidden))),
+        (
+            "dims of the operands of one operation are split over the same mesh axis: 'batch' and 'length' over "
+            "'rows'.\n"
+            '  values: [batch:6] and [length:4, hidden:10] under Layout("batch:rows length:rows")\n'
+            "  rule: an axis splits at most one of the dims that meet in a tensor.\n"
+            "  fix: split one of them over another axis, or rename it where they meet, to a name without a rule."
+        ),
+    ),
+    "two dims that meet in a product over one axis": (
+        mx.LayoutError,
+        lambda: split(
+            "batch:rows length:rows",
+            lambda a, b: mx.einsum(a, b, out=(batch, length)),
+            mx.zeros((batch, hidden)),
+            mx.zeros((hidden, length)),
+        ),
+        (
+            "dims of the operands of one operation are split over the same mesh axis: 'batch' and 'length' over "
+            "'rows'.\n"
+            '  values: [batch:6, hidden:10] and [hidden:10, length:4] under Layout("batch:rows length:rows")\n'
+            "  rule: an axis splits at most one of the dims that meet in a tensor.\n"
+            "  fix: split one of them over another axis, or rename it where they meet, to a name without a rule."
+        ),
+    ),
+    "three dims over two axes": (
+        mx.LayoutError,
+        lambda: split(
+            "batch:rows+cols length:rows hidden:cols",
+            lambda a, b, c: mx.where(a, b, c),
+            mx.zeros(batch, bool),
+            mx.zeros(length),
+            mx.zeros(hidden),
+        ),
+        (
+            "dims of the operands of one operation are split over the same mesh axis: 'batch' and 'length' over "
+            "'rows'; 'batch' and 'hidden' over 'cols'.\n"
+            '  values: [batch:6] and [length:4] and [hidden:10] under Layout("batch:rows+cols length:rows '
+            'hidden:cols")\n'
+            "  rule: an axis splits at most one of the dims that meet in a tensor.\n"
+            "  fix: split one of them over another axis, or rename it where they meet, to a name without a rule."
+        ),
+    ),
+    "a new name whose axis is taken": (
+        mx.LayoutError,
+        lambda: split("batch:rows length:rows", lambda x: x.rename(hidden="length"), mx.zeros((batch, hidden))),
+        (
+            "dims of one tensor are split over the same mesh axis: 'batch' and 'length' over 'rows'.\n"
+            '  values: [batch:6/rows, length:10/rows] under Layout("batch:rows length:rows")\n'
+            "  rule: an axis splits at most one of the dims that meet in a tensor.\n"
+            "  fix: split one of them over another axis, or rename it where they meet, to a name without a rule."
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_messages(error, wrong, text):
+    with pytest.raises(error) as raised:
+        wrong()
+    assert str(raised.value) == text

@@ -1,0 +1,240 @@
+"""Meshes on real devices, on some of them, and on none."""
+
+from types import SimpleNamespace
+
+import jax
+import pytest
+from jax.experimental import topologies
+
+import meshax as mx
+
+
+@pytest.mark.parametrize("spec", ["rows:2 cols:4", "rows:2,cols:4", "rows:2;cols:4", " rows:2 ,\n cols:4 "])
+def test_a_mesh_is_parsed(spec):
+    mesh = mx.Mesh(spec)
+
+    assert mesh.axes == {"rows": 2, "cols": 4}
+    assert mesh.size == 8
+    assert mesh.count(("rows", "cols")) == 8 and mesh.count(("cols",)) == 4 and mesh.count(()) == 1
+    assert repr(mesh) == "Mesh(rows:2 cols:4)"
+
+
+@pytest.mark.parametrize(
+    ("spec", "num_devices", "axes"),
+    [
+        ("rows:-1", 8, {"rows": 8}),
+        ("rows:2 cols:-1", 8, {"rows": 2, "cols": 4}),
+        ("rows:-1 cols:3", 6, {"rows": 2, "cols": 3}),
+        ("rows:4 cols:-1", 4, {"rows": 4, "cols": 1}),
+    ],
+)
+def test_minus_one_is_all_remaining_devices(spec, num_devices, axes):
+    assert mx.Mesh(spec, jax.devices()[:num_devices]).axes == axes
+
+
+def test_a_small_mesh_stands_on_the_first_devices():
+    mesh = mx.Mesh("rows:3")
+
+    assert mesh.jax_mesh.devices.tolist() == jax.devices()[:3]
+    assert mesh.has_devices
+
+
+def test_explicit_devices_keep_their_order():
+    devices = jax.devices()[6:1:-1]
+
+    mesh = mx.Mesh("rows:2 cols:2", devices)
+
+    assert mesh.jax_mesh.devices.tolist() == [devices[:2], devices[2:4]]
+
+
+def test_an_abstract_mesh_has_no_devices_and_any_size():
+    mesh = mx.Mesh("rows:64 cols:64", abstract=True)
+
+    assert mesh.size == 4096
+    assert not mesh.has_devices
+    assert repr(mesh) == "Mesh(rows:64 cols:64, abstract)"
+
+
+def test_meshes_are_equal_if_their_axes_and_devices_are():
+    mesh = mx.Mesh("rows:2")
+
+    assert mesh == mx.Mesh("rows:2") and hash(mesh) == hash(mx.Mesh("rows:2"))
+    assert mesh == mx.Mesh("rows:2", jax.devices()[:2])
+    assert mesh != mx.Mesh("rows:2", jax.devices()[2:4])
+    assert mesh != mx.Mesh("cols:2")
+    assert mesh != mx.Mesh("rows:2", abstract=True)
+
+
+MISTAKES = {
+    "not a string": (
+        mx.MeshError,
+        lambda: mx.Mesh({"rows": 2}),
+        (
+            "a mesh is described by a string, not by dict.\n"
+            "  values: {'rows': 2}\n"
+            '  fix: write for example mx.Mesh("rows:2 cols:4").'
+        ),
+    ),
+    "no axis": (
+        mx.MeshError,
+        lambda: mx.Mesh(" "),
+        ("a mesh has at least one axis.\n  values: ' '\n  fix: write for example mx.Mesh(\"rows:2 cols:4\")."),
+    ),
+    "a part without a size": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows:2 cols"),
+        (
+            "'cols' is not a part of a mesh.\n"
+            "  values: 'rows:2 cols'\n"
+            "  rule: each part is name:value.\n"
+            '  fix: write for example mx.Mesh("rows:2 cols:4").'
+        ),
+    ),
+    "an equals sign": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows=2"),
+        (
+            "'rows=2' is not a part of a mesh.\n"
+            "  values: 'rows=2'\n"
+            "  rule: each part is name:value.\n"
+            '  fix: write for example mx.Mesh("rows:2 cols:4").'
+        ),
+    ),
+    "a name that is none": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows:2 4th:4"),
+        (
+            "'4th' is not a name for a mesh axis.\n"
+            "  values: 'rows:2 4th:4'\n"
+            '  fix: write for example mx.Mesh("rows:2 cols:4").'
+        ),
+    ),
+    "an axis twice": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows:2 rows:4"),
+        ("mesh axis 'rows' is given twice.\n  values: 'rows:2 rows:4'\n  fix: give each axis a name of its own."),
+    ),
+    "a size of zero": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows:0"),
+        (
+            "'0' is not a size for mesh axis 'rows'.\n"
+            "  values: 'rows:0'\n"
+            "  rule: a size is a positive integer, or -1 for all remaining devices."
+        ),
+    ),
+    "a negative size": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows:-2"),
+        (
+            "'-2' is not a size for mesh axis 'rows'.\n"
+            "  values: 'rows:-2'\n"
+            "  rule: a size is a positive integer, or -1 for all remaining devices."
+        ),
+    ),
+    "two sizes to infer": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows:-1 cols:-1"),
+        (
+            "the size of a mesh axis cannot be inferred.\n"
+            "  values: 'rows:-1 cols:-1'\n"
+            "  rule: at most one size may be -1, and only where there are devices to count.\n"
+            "  fix: write the sizes out."
+        ),
+    ),
+    "a size to infer from nothing": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows:-1", abstract=True),
+        (
+            "the size of a mesh axis cannot be inferred.\n"
+            "  values: 'rows:-1'\n"
+            "  rule: at most one size may be -1, and only where there are devices to count.\n"
+            "  fix: write the sizes out."
+        ),
+    ),
+    "devices that do not divide": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows:3 cols:-1"),
+        (
+            "8 devices do not divide into groups of 3.\n"
+            "  values: 'rows:3 cols:-1'\n"
+            "  fix: choose sizes whose product divides the number of devices."
+        ),
+    ),
+    "more processors than devices": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows:4 cols:4"),
+        (
+            "the mesh has 16 processors, but there are only 8 devices.\n"
+            "  values: {'rows': 4, 'cols': 4} on cpu devices\n"
+            '  fix: on a CPU, call jax.config.update("jax_num_cpu_devices", 16) before the first use of JAX, or '
+            "trace without devices: mx.Mesh(..., abstract=True)."
+        ),
+    ),
+    "more processors than devices given": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows:4", jax.devices()[:2]),
+        (
+            "the mesh has 4 processors, but there are only 2 devices.\n"
+            "  values: {'rows': 4} on cpu devices\n"
+            '  fix: on a CPU, call jax.config.update("jax_num_cpu_devices", 4) before the first use of JAX, or '
+            "trace without devices: mx.Mesh(..., abstract=True)."
+        ),
+    ),
+    "abstract devices": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows:2", jax.devices(), abstract=True),
+        (
+            "a mesh stands on devices, or is abstract, or has a topology: only one of the three.\n"
+            "  values: 'rows:2'\n"
+            "  fix: leave out the other arguments."
+        ),
+    ),
+    "a topology without a name": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows:2", topology="tpu"),
+        (
+            "'tpu' is not a topology.\n"
+            "  rule: a topology is a platform and a name.\n"
+            '  fix: write for example mx.Mesh("rows:32 cols:16", topology="tpu v2:16x16").'
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_messages(error, wrong, text):
+    with pytest.raises(error) as raised:
+        wrong()
+    assert str(raised.value) == text
+
+
+def test_message_of_a_topology_of_another_size(monkeypatch):
+    machine = SimpleNamespace(devices=jax.devices()[:4])
+    monkeypatch.setattr(topologies, "get_topology_desc", lambda platform, topology_name: machine)
+
+    with pytest.raises(mx.MeshError) as raised:
+        mx.Mesh("rows:2 cols:4", topology="tpu v2:2x1")
+
+    assert str(raised.value) == (
+        "the mesh has 8 processors, the topology 'tpu v2:2x1' has 4.\n"
+        "  values: {'rows': 2, 'cols': 4}\n"
+        "  fix: choose sizes whose product is the number of cores of the topology."
+    )
+
+
+def test_message_of_a_topology_without_its_compiler(monkeypatch):
+    def refuse(platform, topology_name):
+        raise RuntimeError(f"no support for {platform}\nand more that only JAX's authors need")
+
+    monkeypatch.setattr(topologies, "get_topology_desc", refuse)
+
+    with pytest.raises(mx.MeshError) as raised:
+        mx.Mesh("rows:2", topology="tpu v2:16x16")
+
+    assert str(raised.value) == (
+        "there is no compiler here for the topology 'tpu v2:16x16'.\n"
+        "  values: no support for tpu\n"
+        "  rule: a TPU topology needs the package libtpu and the environment variable TPU_SKIP_MDS_QUERY=1.\n"
+        "  fix: pip install libtpu, in the version that jax[tpu] of the installed jax asks for; or use abstract=True."
+    )
