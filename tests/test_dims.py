@@ -1,5 +1,7 @@
 """Dims and the algebra of named shapes."""
 
+from textwrap import dedent
+
 import numpy as np
 import pytest
 
@@ -72,136 +74,152 @@ MISTAKES = {
     "a name with a space": (
         mx.DimError,
         lambda: mx.Dim("batch size", 6),
-        (
-            "'batch size' is not a name for a dim.\n"
-            "  rule: a name is made of letters, digits and _, and does not begin with a digit.\n"
-            '  fix: write for example mx.Dim("batch", 32).'
-        ),
+        """
+        'batch size' is not a name for a dim.
+          rule: a name is made of letters, digits and _, and does not begin with a digit.
+          fix: write for example mx.Dim("batch", 32).
+        """,
     ),
     "a name that begins with a digit": (
         mx.DimError,
         lambda: mx.Dim("2d", 6),
-        (
-            "'2d' is not a name for a dim.\n"
-            "  rule: a name is made of letters, digits and _, and does not begin with a digit.\n"
-            '  fix: write for example mx.Dim("batch", 32).'
-        ),
+        """
+        '2d' is not a name for a dim.
+          rule: a name is made of letters, digits and _, and does not begin with a digit.
+          fix: write for example mx.Dim("batch", 32).
+        """,
     ),
     "a name that is no string": (
         mx.DimError,
         lambda: mx.Dim(6, "batch"),
-        (
-            "6 is not a name for a dim.\n"
-            "  rule: a name is made of letters, digits and _, and does not begin with a digit.\n"
-            '  fix: write for example mx.Dim("batch", 32).'
-        ),
+        """
+        6 is not a name for a dim.
+          rule: a name is made of letters, digits and _, and does not begin with a digit.
+          fix: write for example mx.Dim("batch", 32).
+        """,
     ),
     "a size of zero": (
         mx.DimError,
         lambda: mx.Dim("batch", 0),
-        (
-            "0 is not a size for dim 'batch'.\n"
-            "  rule: a size is a positive integer.\n"
-            '  fix: write for example mx.Dim("batch", 32).'
-        ),
+        """
+        0 is not a size for dim 'batch'.
+          rule: a size is a positive integer.
+          fix: write for example mx.Dim("batch", 32).
+        """,
     ),
     "a size that is no integer": (
         mx.DimError,
         lambda: mx.Dim("batch", 6.0),
-        (
-            "6.0 is not a size for dim 'batch'.\n"
-            "  rule: a size is a positive integer.\n"
-            '  fix: write for example mx.Dim("batch", 32).'
-        ),
+        """
+        6.0 is not a size for dim 'batch'.
+          rule: a size is a positive integer.
+          fix: write for example mx.Dim("batch", 32).
+        """,
     ),
     "a size that is a truth value": (
         mx.DimError,
         lambda: mx.Dim("batch", True),
-        (
-            "True is not a size for dim 'batch'.\n"
-            "  rule: a size is a positive integer.\n"
-            '  fix: write for example mx.Dim("batch", 32).'
-        ),
+        """
+        True is not a size for dim 'batch'.
+          rule: a size is a positive integer.
+          fix: write for example mx.Dim("batch", 32).
+        """,
     ),
     "a part without a size": (
         mx.DimError,
         lambda: mx.dims("batch:6 length"),
-        (
-            "'length' is not a part of a list of dims.\n"
-            "  values: 'batch:6 length'\n"
-            "  rule: each part is name:value.\n"
-            '  fix: write for example mx.dims("batch:128 hidden:1024").'
-        ),
+        """
+        'length' is not a part of a list of dims.
+          values: 'batch:6 length'
+          rule: each part is name:value.
+          fix: write for example mx.dims("batch:128 hidden:1024").
+        """,
     ),
     "a part with two sizes": (
         mx.DimError,
         lambda: mx.dims("batch:6:4"),
-        (
-            "'batch:6:4' is not a part of a list of dims.\n"
-            "  values: 'batch:6:4'\n"
-            "  rule: each part is name:value.\n"
-            '  fix: write for example mx.dims("batch:128 hidden:1024").'
-        ),
+        """
+        'batch:6:4' is not a part of a list of dims.
+          values: 'batch:6:4'
+          rule: each part is name:value.
+          fix: write for example mx.dims("batch:128 hidden:1024").
+        """,
     ),
     "a size that is a word": (
         mx.DimError,
         lambda: mx.dims("batch:six"),
-        ("'six' is not a size for dim 'batch'.\n  values: 'batch:six'\n  rule: a size is a positive integer."),
+        """
+        'six' is not a size for dim 'batch'.
+          values: 'batch:six'
+          rule: a size is a positive integer.
+        """,
     ),
     "a name twice": (
         mx.DimError,
         lambda: mx.dims("batch:6 length:4 batch:6"),
-        (
-            "dim 'batch' occurs twice in one shape.\n"
-            "  values: [batch:6, length:4, batch:6]\n"
-            "  rule: the dims of a tensor have different names.\n"
-            '  fix: rename one of them, for example x.rename(length="memory_length").'
-        ),
+        """
+        dim 'batch' occurs twice in one shape.
+          values: [batch:6, length:4, batch:6]
+          rule: the dims of a tensor have different names.
+          fix: rename one of them, for example x.rename(length="memory_length").
+        """,
     ),
     "two names twice": (
         mx.DimError,
         lambda: mx.dims("length:6 batch:6 batch:5 length:4"),
-        (
-            "dim 'batch', 'length' occurs twice in one shape.\n"
-            "  values: [length:6, batch:6, batch:5, length:4]\n"
-            "  rule: the dims of a tensor have different names.\n"
-            '  fix: rename one of them, for example x.rename(length="memory_length").'
-        ),
+        """
+        dim 'batch', 'length' occurs twice in one shape.
+          values: [length:6, batch:6, batch:5, length:4]
+          rule: the dims of a tensor have different names.
+          fix: rename one of them, for example x.rename(length="memory_length").
+        """,
     ),
     "a dim of another size": (
         mx.ShapeError,
         lambda: select((batch, length), mx.Dim("batch", 7)),
-        (
-            "dim 'batch' has size 6 here, not 7.\n"
-            "  values: [batch:6, length:4]\n"
-            "  rule: dims of one name have one size.\n"
-            "  fix: use the dim's name, or x.dim('batch'), where the size may vary."
-        ),
+        """
+        dim 'batch' has size 6 here, not 7.
+          values: [batch:6, length:4]
+          rule: dims of one name have one size.
+          fix: use the dim's name, or x.dim('batch'), where the size may vary.
+        """,
     ),
     "a name like one of the dims": (
         mx.ShapeError,
         lambda: select((batch, length), "bach"),
-        ("there is no dim 'bach' here.\n  values: [batch:6, length:4]\n  fix: did you mean \"batch\"?"),
+        """
+        there is no dim 'bach' here.
+          values: [batch:6, length:4]
+          fix: did you mean "batch"?
+        """,
     ),
     "a name like none of the dims": (
         mx.ShapeError,
         lambda: select((batch, length), "vocab"),
-        ("there is no dim 'vocab' here.\n  values: [batch:6, length:4]\n  fix: known names: batch, length."),
+        """
+        there is no dim 'vocab' here.
+          values: [batch:6, length:4]
+          fix: known names: batch, length.
+        """,
     ),
     "a name where there are no dims": (
         mx.ShapeError,
         lambda: select((), "vocab"),
-        ("there is no dim 'vocab' here.\n  values: []\n  fix: there are none yet."),
+        """
+        there is no dim 'vocab' here.
+          values: []
+          fix: there are none yet.
+        """,
     ),
     "two sizes of one name": (
         mx.ShapeError,
         lambda: union((batch, length), (mx.Dim("length", 5),)),
-        (
-            "dim 'length' has size 4 in one operand and 5 in another.\n"
-            "  values: [batch:6, length:4] and [length:5]\n"
-            "  rule: operands meet by name, and dims of one name have one size.\n"
-            "  fix: rename the dim of one operand if another dim is meant, or slice it to the same size."
-        ),
+        """
+        dim 'length' has size 4 in one operand and 5 in another.
+          values: [batch:6, length:4] and [length:5]
+          rule: operands meet by name, and dims of one name have one size.
+          fix: rename the dim of one operand if another dim is meant, or slice it to the same size.
+        """,
     ),
 }
 
@@ -210,4 +228,4 @@ MISTAKES = {
 def test_messages(error, wrong, text):
     with pytest.raises(error) as raised:
         wrong()
-    assert str(raised.value) == text
+    assert str(raised.value) == dedent(text).strip()

@@ -1,5 +1,7 @@
 """Rules, the placements that follow from them, and the rules that are refused."""
 
+from textwrap import dedent
+
 import pytest
 
 import meshax as mx
@@ -112,87 +114,91 @@ MISTAKES = {
     "neither a string nor a dict": (
         mx.LayoutError,
         lambda: mx.Layout(["batch:rows"]),
-        (
-            "a layout is a string or a dict, not list.\n"
-            "  values: ['batch:rows']\n"
-            '  fix: write for example mx.Layout("batch:rows hidden:cols").'
-        ),
+        """
+        a layout is a string or a dict, not list.
+          values: ['batch:rows']
+          fix: write for example mx.Layout("batch:rows hidden:cols").
+        """,
     ),
     "a part without an axis": (
         mx.LayoutError,
         lambda: mx.Layout("batch:rows hidden"),
-        (
-            "'hidden' is not a part of a layout.\n"
-            "  values: 'batch:rows hidden'\n"
-            "  rule: each part is name:value.\n"
-            '  fix: write for example mx.Layout("batch:rows hidden:cols").'
-        ),
+        """
+        'hidden' is not a part of a layout.
+          values: 'batch:rows hidden'
+          rule: each part is name:value.
+          fix: write for example mx.Layout("batch:rows hidden:cols").
+        """,
     ),
     "an axis that is no name": (
         mx.LayoutError,
         lambda: mx.Layout("batch:rows+"),
-        (
-            "'rows+' does not name mesh axes for dim 'batch'.\n"
-            "  values: 'batch:rows+'\n"
-            '  fix: write for example mx.Layout("batch:rows hidden:cols").'
-        ),
+        """
+        'rows+' does not name mesh axes for dim 'batch'.
+          values: 'batch:rows+'
+          fix: write for example mx.Layout("batch:rows hidden:cols").
+        """,
     ),
     "no axes": (
         mx.LayoutError,
         lambda: mx.Layout({"batch": ()}),
-        (
-            "() does not name mesh axes for dim 'batch'.\n"
-            "  values: {'batch': ()}\n"
-            '  fix: write for example mx.Layout("batch:rows hidden:cols").'
-        ),
+        """
+        () does not name mesh axes for dim 'batch'.
+          values: {'batch': ()}
+          fix: write for example mx.Layout("batch:rows hidden:cols").
+        """,
     ),
     "two rules for a dim": (
         mx.LayoutError,
         lambda: mx.Layout("batch:rows hidden:cols batch:cols"),
-        (
-            "dim 'batch' has two rules.\n"
-            "  values: 'batch:rows hidden:cols batch:cols'\n"
-            "  rule: a dim has one rule.\n"
-            '  fix: to split it over several axes, join them: "batch:rows+cols".'
-        ),
+        """
+        dim 'batch' has two rules.
+          values: 'batch:rows hidden:cols batch:cols'
+          rule: a dim has one rule.
+          fix: to split it over several axes, join them: "batch:rows+cols".
+        """,
     ),
     "an axis twice for a dim": (
         mx.LayoutError,
         lambda: mx.Layout("batch:rows+rows"),
-        ("dim 'batch' is split twice over one axis.\n  values: 'batch:rows+rows'\n  fix: name each axis once."),
+        """
+        dim 'batch' is split twice over one axis.
+          values: 'batch:rows+rows'
+          fix: name each axis once.
+        """,
     ),
     "an unknown axis": (
         mx.LayoutError,
         lambda: checked("batch:row"),
-        (
-            "the layout does not fit the mesh or the program.\n"
-            '    "batch:row": no mesh axis \'row\'; did you mean "rows"?\n'
-            '  values: Layout("batch:row") on Mesh(rows:2 cols:4)\n'
-            "  rule: a rule names a dim that exists and axes of the mesh.\n"
-            "  fix: correct or remove these rules."
-        ),
+        """
+        the layout does not fit the mesh or the program.
+            "batch:row": no mesh axis 'row'; did you mean "rows"?
+          values: Layout("batch:row") on Mesh(rows:2 cols:4)
+          rule: a rule names a dim that exists and axes of the mesh.
+          fix: correct or remove these rules.
+        """,
     ),
     "an unknown axis like none": (
         mx.LayoutError,
         lambda: checked("batch:data"),
-        (
-            "the layout does not fit the mesh or the program.\n"
-            "    \"batch:data\": no mesh axis 'data'; known names: cols, rows.\n"
-            '  values: Layout("batch:data") on Mesh(rows:2 cols:4)\n'
-            "  rule: a rule names a dim that exists and axes of the mesh.\n"
-            "  fix: correct or remove these rules."
-        ),
+        """
+        the layout does not fit the mesh or the program.
+            "batch:data": no mesh axis 'data'; known names: cols, rows.
+          values: Layout("batch:data") on Mesh(rows:2 cols:4)
+          rule: a rule names a dim that exists and axes of the mesh.
+          fix: correct or remove these rules.
+        """,
     ),
     "an unknown dim": (
         mx.LayoutError,
         lambda: checked("zebra_stripe:rows"),
-        (
-            "the layout does not fit the mesh or the program.\n"
-            '    "zebra_stripe:rows": no dim \'zebra_stripe\' was ever made; did you mean "zebra_stripes"?\n'
-            '  values: Layout("zebra_stripe:rows") on Mesh(rows:2 cols:4)\n'
-            "  rule: a rule names a dim that exists and axes of the mesh.\n"
-            "  fix: correct or remove these rules."
-        ),
+        """
+        the layout does not fit the mesh or the program.
+            "zebra_stripe:rows": no dim 'zebra_stripe' was ever made; did you mean "zebra_stripes"?
+          values: Layout("zebra_stripe:rows") on Mesh(rows:2 cols:4)
+          rule: a rule names a dim that exists and axes of the mesh.
+          fix: correct or remove these rules.
+        """,
     ),
     "all that is unknown": (
         mx.LayoutError,
@@ -212,54 +218,53 @@ MISTAKES = {
     "a role that repeats an axis": (
         mx.LayoutError,
         lambda: checked("batch:rows+cols", params="batch:cols"),
-        (
-            "the layout does not fit the mesh or the program.\n"
-            '    "batch:rows+cols+cols": the main rule and the one for param name the same axis.\n'
-            '  values: Layout("batch:rows+cols", params="batch:cols") on Mesh(rows:2 cols:4)\n'
-            "  rule: a rule names a dim that exists and axes of the mesh.\n"
-            "  fix: correct or remove these rules."
-        ),
+        """
+        the layout does not fit the mesh or the program.
+            "batch:rows+cols+cols": the main rule and the one for param name the same axis.
+          values: Layout("batch:rows+cols", params="batch:cols") on Mesh(rows:2 cols:4)
+          rule: a rule names a dim that exists and axes of the mesh.
+          fix: correct or remove these rules.
+        """,
     ),
     "two dims of an argument over one axis": (
         mx.LayoutError,
         lambda: split("batch:rows length:rows", lambda x: x, mx.zeros((batch, length, hidden))),
-        (
-            "dims of one tensor are split over the same mesh axis: 'batch' and 'length' over 'rows'.\n"
-            '  values: [batch:6/rows, length:4/rows, hidden:10] under Layout("batch:rows length:rows")\n'
-            "  rule: an axis splits at most one of the dims that meet in a tensor.\n"
-            "  fix: split one of them over another axis, or rename it where they meet, to a name without a rule."
-        ),
+        """
+        dims of one tensor are split over the same mesh axis: 'batch' and 'length' over 'rows'.
+          values: [batch:6/rows, length:4/rows, hidden:10] under Layout("batch:rows length:rows")
+          rule: an axis splits at most one of the dims that meet in a tensor.
+          fix: split one of them over another axis, or rename it where they meet, to a name without a rule.
+        """,
     ),
     "two dims of a parameter over one axis": (
         mx.LayoutError,
         lambda: mx.put(mx.param(mx.zeros((batch, hidden))), mesh, mx.Layout("batch:rows", params="hidden:rows")),
-        (
-            "dims of one tensor are split over the same mesh axis: 'batch' and 'hidden' over 'rows'.\n"
-            '  values: [batch:6/rows, hidden:10/rows] under Layout("batch:rows", params="hidden:rows")\n'
-            "  rule: an axis splits at most one of the dims that meet in a tensor.\n"
-            "  fix: split one of them over another axis, or rename it where they meet, to a name without a rule."
-        ),
+        """
+        dims of one tensor are split over the same mesh axis: 'batch' and 'hidden' over 'rows'.
+          values: [batch:6/rows, hidden:10/rows] under Layout("batch:rows", params="hidden:rows")
+          rule: an axis splits at most one of the dims that meet in a tensor.
+          fix: split one of them over another axis, or rename it where they meet, to a name without a rule.
+        """,
     ),
     "two dims of a new tensor over one axis": (
         mx.LayoutError,
         lambda: split("batch:cols length:rows+cols", lambda: mx.zeros((batch, length))),
-        (
-            "dims of one tensor are split over the same mesh axis: 'batch' and 'length' over 'cols'.\n"
-            '  values: [batch:6/cols, length:4/rows+cols] under Layout("batch:cols length:rows+cols")\n'
-            "  rule: an axis splits at most one of the dims that meet in a tensor.\n"
-            "  fix: split one of them over another axis, or rename it where they meet, to a name without a rule."
-        ),
+        """
+        dims of one tensor are split over the same mesh axis: 'batch' and 'length' over 'cols'.
+          values: [batch:6/cols, length:4/rows+cols] under Layout("batch:cols length:rows+cols")
+          rule: an axis splits at most one of the dims that meet in a tensor.
+          fix: split one of them over another axis, or rename it where they meet, to a name without a rule.
+        """,
     ),
     "two dims that meet over one axis": (
         mx.LayoutError,
         lambda: split("batch:rows length:rows", lambda a, b: a * b, mx.zeros(batch), mx.zeros((length, hidden))),
-        (
-            "dims of the operands of one operation are split over the same mesh axis: 'batch' and 'length' over "
-            "'rows'.\n"
-            '  values: [batch:6] and [length:4, hidden:10] under Layout("batch:rows length:rows")\n'
-            "  rule: an axis splits at most one of the dims that meet in a tensor.\n"
-            "  fix: split one of them over another axis, or rename it where they meet, to a name without a rule."
-        ),
+        """
+        dims of the operands of one operation are split over the same mesh axis: 'batch' and 'length' over 'rows'.
+          values: [batch:6] and [length:4, hidden:10] under Layout("batch:rows length:rows")
+          rule: an axis splits at most one of the dims that meet in a tensor.
+          fix: split one of them over another axis, or rename it where they meet, to a name without a rule.
+        """,
     ),
     "two dims that meet in a product over one axis": (
         mx.LayoutError,
@@ -269,13 +274,12 @@ MISTAKES = {
             mx.zeros((batch, hidden)),
             mx.zeros((hidden, length)),
         ),
-        (
-            "dims of the operands of one operation are split over the same mesh axis: 'batch' and 'length' over "
-            "'rows'.\n"
-            '  values: [batch:6, hidden:10] and [hidden:10, length:4] under Layout("batch:rows length:rows")\n'
-            "  rule: an axis splits at most one of the dims that meet in a tensor.\n"
-            "  fix: split one of them over another axis, or rename it where they meet, to a name without a rule."
-        ),
+        """
+        dims of the operands of one operation are split over the same mesh axis: 'batch' and 'length' over 'rows'.
+          values: [batch:6, hidden:10] and [hidden:10, length:4] under Layout("batch:rows length:rows")
+          rule: an axis splits at most one of the dims that meet in a tensor.
+          fix: split one of them over another axis, or rename it where they meet, to a name without a rule.
+        """,
     ),
     "three dims over two axes": (
         mx.LayoutError,
@@ -298,12 +302,12 @@ MISTAKES = {
     "a new name whose axis is taken": (
         mx.LayoutError,
         lambda: split("batch:rows length:rows", lambda x: x.rename(hidden="length"), mx.zeros((batch, hidden))),
-        (
-            "dims of one tensor are split over the same mesh axis: 'batch' and 'length' over 'rows'.\n"
-            '  values: [batch:6/rows, length:10/rows] under Layout("batch:rows length:rows")\n'
-            "  rule: an axis splits at most one of the dims that meet in a tensor.\n"
-            "  fix: split one of them over another axis, or rename it where they meet, to a name without a rule."
-        ),
+        """
+        dims of one tensor are split over the same mesh axis: 'batch' and 'length' over 'rows'.
+          values: [batch:6/rows, length:10/rows] under Layout("batch:rows length:rows")
+          rule: an axis splits at most one of the dims that meet in a tensor.
+          fix: split one of them over another axis, or rename it where they meet, to a name without a rule.
+        """,
     ),
 }
 
@@ -312,4 +316,4 @@ MISTAKES = {
 def test_messages(error, wrong, text):
     with pytest.raises(error) as raised:
         wrong()
-    assert str(raised.value) == text
+    assert str(raised.value) == dedent(text).strip()

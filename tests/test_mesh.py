@@ -1,5 +1,6 @@
 """Meshes on real devices, on some of them, and on none."""
 
+from textwrap import dedent
 from types import SimpleNamespace
 
 import jax
@@ -69,97 +70,105 @@ MISTAKES = {
     "not a string": (
         mx.MeshError,
         lambda: mx.Mesh({"rows": 2}),
-        (
-            "a mesh is described by a string, not by dict.\n"
-            "  values: {'rows': 2}\n"
-            '  fix: write for example mx.Mesh("rows:2 cols:4").'
-        ),
+        """
+        a mesh is described by a string, not by dict.
+          values: {'rows': 2}
+          fix: write for example mx.Mesh("rows:2 cols:4").
+        """,
     ),
     "no axis": (
         mx.MeshError,
         lambda: mx.Mesh(" "),
-        ("a mesh has at least one axis.\n  values: ' '\n  fix: write for example mx.Mesh(\"rows:2 cols:4\")."),
+        """
+        a mesh has at least one axis.
+          values: ' '
+          fix: write for example mx.Mesh("rows:2 cols:4").
+        """,
     ),
     "a part without a size": (
         mx.MeshError,
         lambda: mx.Mesh("rows:2 cols"),
-        (
-            "'cols' is not a part of a mesh.\n"
-            "  values: 'rows:2 cols'\n"
-            "  rule: each part is name:value.\n"
-            '  fix: write for example mx.Mesh("rows:2 cols:4").'
-        ),
+        """
+        'cols' is not a part of a mesh.
+          values: 'rows:2 cols'
+          rule: each part is name:value.
+          fix: write for example mx.Mesh("rows:2 cols:4").
+        """,
     ),
     "an equals sign": (
         mx.MeshError,
         lambda: mx.Mesh("rows=2"),
-        (
-            "'rows=2' is not a part of a mesh.\n"
-            "  values: 'rows=2'\n"
-            "  rule: each part is name:value.\n"
-            '  fix: write for example mx.Mesh("rows:2 cols:4").'
-        ),
+        """
+        'rows=2' is not a part of a mesh.
+          values: 'rows=2'
+          rule: each part is name:value.
+          fix: write for example mx.Mesh("rows:2 cols:4").
+        """,
     ),
     "a name that is none": (
         mx.MeshError,
         lambda: mx.Mesh("rows:2 4th:4"),
-        (
-            "'4th' is not a name for a mesh axis.\n"
-            "  values: 'rows:2 4th:4'\n"
-            '  fix: write for example mx.Mesh("rows:2 cols:4").'
-        ),
+        """
+        '4th' is not a name for a mesh axis.
+          values: 'rows:2 4th:4'
+          fix: write for example mx.Mesh("rows:2 cols:4").
+        """,
     ),
     "an axis twice": (
         mx.MeshError,
         lambda: mx.Mesh("rows:2 rows:4"),
-        ("mesh axis 'rows' is given twice.\n  values: 'rows:2 rows:4'\n  fix: give each axis a name of its own."),
+        """
+        mesh axis 'rows' is given twice.
+          values: 'rows:2 rows:4'
+          fix: give each axis a name of its own.
+        """,
     ),
     "a size of zero": (
         mx.MeshError,
         lambda: mx.Mesh("rows:0"),
-        (
-            "'0' is not a size for mesh axis 'rows'.\n"
-            "  values: 'rows:0'\n"
-            "  rule: a size is a positive integer, or -1 for all remaining devices."
-        ),
+        """
+        '0' is not a size for mesh axis 'rows'.
+          values: 'rows:0'
+          rule: a size is a positive integer, or -1 for all remaining devices.
+        """,
     ),
     "a negative size": (
         mx.MeshError,
         lambda: mx.Mesh("rows:-2"),
-        (
-            "'-2' is not a size for mesh axis 'rows'.\n"
-            "  values: 'rows:-2'\n"
-            "  rule: a size is a positive integer, or -1 for all remaining devices."
-        ),
+        """
+        '-2' is not a size for mesh axis 'rows'.
+          values: 'rows:-2'
+          rule: a size is a positive integer, or -1 for all remaining devices.
+        """,
     ),
     "two sizes to infer": (
         mx.MeshError,
         lambda: mx.Mesh("rows:-1 cols:-1"),
-        (
-            "the size of a mesh axis cannot be inferred.\n"
-            "  values: 'rows:-1 cols:-1'\n"
-            "  rule: at most one size may be -1, and only where there are devices to count.\n"
-            "  fix: write the sizes out."
-        ),
+        """
+        the size of a mesh axis cannot be inferred.
+          values: 'rows:-1 cols:-1'
+          rule: at most one size may be -1, and only where there are devices to count.
+          fix: write the sizes out.
+        """,
     ),
     "a size to infer from nothing": (
         mx.MeshError,
         lambda: mx.Mesh("rows:-1", abstract=True),
-        (
-            "the size of a mesh axis cannot be inferred.\n"
-            "  values: 'rows:-1'\n"
-            "  rule: at most one size may be -1, and only where there are devices to count.\n"
-            "  fix: write the sizes out."
-        ),
+        """
+        the size of a mesh axis cannot be inferred.
+          values: 'rows:-1'
+          rule: at most one size may be -1, and only where there are devices to count.
+          fix: write the sizes out.
+        """,
     ),
     "devices that do not divide": (
         mx.MeshError,
         lambda: mx.Mesh("rows:3 cols:-1"),
-        (
-            "8 devices do not divide into groups of 3.\n"
-            "  values: 'rows:3 cols:-1'\n"
-            "  fix: choose sizes whose product divides the number of devices."
-        ),
+        """
+        8 devices do not divide into groups of 3.
+          values: 'rows:3 cols:-1'
+          fix: choose sizes whose product divides the number of devices.
+        """,
     ),
     "more processors than devices": (
         mx.MeshError,
@@ -184,20 +193,20 @@ MISTAKES = {
     "abstract devices": (
         mx.MeshError,
         lambda: mx.Mesh("rows:2", jax.devices(), abstract=True),
-        (
-            "a mesh stands on devices, or is abstract, or has a topology: only one of the three.\n"
-            "  values: 'rows:2'\n"
-            "  fix: leave out the other arguments."
-        ),
+        """
+        a mesh stands on devices, or is abstract, or has a topology: only one of the three.
+          values: 'rows:2'
+          fix: leave out the other arguments.
+        """,
     ),
     "a topology without a name": (
         mx.MeshError,
         lambda: mx.Mesh("rows:2", topology="tpu"),
-        (
-            "'tpu' is not a topology.\n"
-            "  rule: a topology is a platform and a name.\n"
-            '  fix: write for example mx.Mesh("rows:32 cols:16", topology="tpu v2:16x16").'
-        ),
+        """
+        'tpu' is not a topology.
+          rule: a topology is a platform and a name.
+          fix: write for example mx.Mesh("rows:32 cols:16", topology="tpu v2:16x16").
+        """,
     ),
 }
 
@@ -206,7 +215,7 @@ MISTAKES = {
 def test_messages(error, wrong, text):
     with pytest.raises(error) as raised:
         wrong()
-    assert str(raised.value) == text
+    assert str(raised.value) == dedent(text).strip()
 
 
 def test_message_of_a_topology_of_another_size(monkeypatch):

@@ -179,13 +179,16 @@ def with_role(x: Tensor, role: str | None) -> Tensor:
 
 def local(x: Tensor, setting: Setting) -> tuple[Array, Placement]:
     """Returns the array and its placement as they are now; a whole array from outside the program is unsplit."""
-    placement = x._placement
-    if placement is None:
-        placement = canonical(setting, x.dims, x.role)
-        axes = {axis for axes in placement for axis in axes}
-        if not axes <= varying_axes(x._array) or x._array.shape != setting.local_shape(x.dims, placement):
-            return crop(jnp.asarray(x._array), x.dims), ((),) * len(x.dims)
-    return x._array, placement
+    if x._placement is not None:
+        return x._array, x._placement
+    placement = canonical(setting, x.dims, x.role)
+    axes = frozenset(axis for axes in placement for axis in axes)
+    if x._array.shape == setting.local_shape(x.dims, placement):
+        if axes <= varying_axes(x._array):
+            return x._array, placement
+        if x._array.shape != sizes(x.dims):  # made from a slice, by jnp.zeros_like for example
+            return collectives.to_copies(x._array, axes), placement
+    return crop(jnp.asarray(x._array), x.dims), ((),) * len(x.dims)
 
 
 def placement_of(x: Tensor) -> Placement:

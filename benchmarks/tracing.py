@@ -1,0 +1,124 @@
+"""How long meshax takes to trace a training step of a decoder.
+
+Compared with the same step written by hand with `jax.shard_map`, on 8 abstract processors; and with itself, on 4096.
+Both programs are traced in full each time, in turns, and the fastest of many runs counts.
+"""
+
+import argparse
+import gc
+import platform
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import decoder_by_hand
+import decoder_meshax
+import jax
+
+import meshax as mx
+from meshax.plan.walk import collectives_of
+
+ROOT = Path(__file__).parents[1]
+RESULT = Path(__file__).parent / "results" / "tracing.md"
+SMALL = mx.Mesh("data:2 model:4", abstract=True)
+LARGE = mx.Mesh("data:64 model:64", abstract=True)
+TENSORS = decoder_meshax.arguments()
+ARRAYS = jax.tree.map(lambda x: x.array, TENSORS, is_leaf=lambda x: isinstance(x, mx.Tensor))
+
+CASES = {
+    "by hand, 8 processors": lambda: decoder_by_hand.trace(SMALL.jax_mesh, ARRAYS),
+    "meshax, 8 processors": lambda: decoder_meshax.trace(SMALL, TENSORS),
+    "meshax, 4096 processors": lambda: decoder_meshax.trace(LARGE, TENSORS),
+}
+
+
+def communication(jaxpr, mesh):
+    """Counts collectives by kind, mesh axes and elements."""
+    counts = Counter()
+    for c in collectives_of(jaxpr, mesh.axes):
+        counts[c.kind, c.axes, c.elements] += c.count
+    return counts
+
+
+def check_comparable():
+    """Exits unless both programs communicate the same; returns how many collectives of each kind they have."""
+    by_hand, ours = (communication(CASES[name](), SMALL) for name in list(CASES)[:2])
+    if by_hand != ours:
+        sys.exit(f"not the same communication:\n  only by hand: {by_hand - ours}\n  only meshax: {ours - by_hand}")
+    kinds = Counter()
+    for (kind, *_), count in ours.items():
+        kinds[kind] += count
+    return kinds
+
+
+def fastest(runs):
+    """Returns the seconds of the fastest of many runs of each case, in turns."""
+    times = {name: [] for name in CASES}
+    for _ in range(runs):
+        for name, trace in CASES.items():
+            gc.collect()
+            start = time.thread_time()  # tracing has one thread, and other processes' time is not ours
+            trace()
+            times[name].append(time.thread_time() - start)
+    return {name: min(seconds) for name, seconds in times.items()}
+
+
+def cpu_model():
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def commit():
+    def git(*arguments):
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    return git("rev-parse", "--short=12", "HEAD") + (" and uncommitted changes" if git("status", "--porcelain") else "")
+
+
+def result(seconds, kinds, runs):
+    by_hand, small, large = seconds.values()
+    rows = [f"| {name} | {value * 1e3:.1f} ms |" for name, value in seconds.items()]
+    rows += [f"| meshax to by hand | {small / by_hand:.2f} |", f"| meshax, 4096 to 8 processors | {large / small:.2f} |"]
+    return "\n".join(
+        [
+            "# Tracing a training step",
+            "",
+            *__doc__.splitlines()[2:],
+            "",
+            f"Both programs communicate the same: {', '.join(f'{n} {kind}s' for kind, n in kinds.items())} a step.",
+            "",
+            "| | |",
+            "|---|---|",
+            *rows,
+            "",
+            f"- command: `python benchmarks/tracing.py --runs {runs} --write`",
+            f"- processor: {cpu_model()}",
+            f"- Python {platform.python_version()}, jax {jax.__version__}, meshax {mx.__version__}",
+            f"- commit: {commit()}",
+            "",
+        ]
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=15, help="how often each is traced (%(default)s)")
+    parser.add_argument("--write", action="store_true", help=f"write the result to {RESULT.relative_to(ROOT)}")
+    options = parser.parse_args()
+    if options.runs < 1:
+        parser.error("--runs is at least 1")
+    kinds = check_comparable()
+    text = result(fastest(options.runs), kinds, options.runs)
+    print(text)
+    if options.write:
+        RESULT.parent.mkdir(exist_ok=True)
+        RESULT.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,249 @@
+"""Loops and branches over tensors."""
+
+from textwrap import dedent
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshax as mx
+from samples import counting
+
+batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
+
+
+x, xs = counting(batch), counting(length, batch)
+
+
+def test_scan_slices_and_stacks_along_a_dim():
+    total, sums = mx.scan(lambda carry, x: (carry + x, carry + x), mx.zeros(batch), xs, over=length)
+
+    np.testing.assert_array_equal(total.numpy(), xs.numpy().sum(0))
+    assert sums.dims == (length, batch)
+    np.testing.assert_array_equal(sums.numpy(), xs.numpy().cumsum(0))
+
+
+def test_scan_over_an_inner_dim_of_a_tree():
+    def body(carry, x):
+        return carry + mx.sum(x["a"]) + x["b"], None
+
+    total, ys = mx.scan(body, mx.zeros(()), {"a": xs, "b": counting(batch)}, over="batch")
+
+    assert (float(total), ys) == (xs.numpy().sum() + 15, None)
+
+
+def test_scan_without_xs_repeats():
+    doubled, _ = mx.scan(lambda carry, _: (carry * 2, None), mx.ones(batch), over=length)
+
+    np.testing.assert_array_equal(doubled.numpy(), np.full(6, 16))
+
+
+def test_while_loop():
+    steps, value = mx.while_loop(
+        lambda state: mx.max(state[1]) < 100,
+        lambda state: (state[0] + 1, state[1] * 2),
+        (mx.zeros((), jnp.int32), x + 1),
+    )
+
+    assert int(steps) == 5
+    np.testing.assert_array_equal(value.numpy(), 32 * (x.numpy() + 1))
+
+
+@pytest.mark.parametrize("pred", [True, False, mx.tensor(True, ""), np.bool_(False), jnp.array(True)])
+def test_cond(pred):
+    chosen = mx.cond(pred, lambda x: x + 1, lambda x: x * 2, x)
+
+    np.testing.assert_array_equal(chosen.numpy(), x.numpy() + 1 if bool(pred) else x.numpy() * 2)
+
+
+@pytest.mark.parametrize("policy", [None, "collectives", jax.checkpoint_policies.dots_saveable])
+def test_remat_changes_no_result(policy):
+    def loss(x):
+        return mx.sum(mx.tanh(x) * x)
+
+    again = mx.grad(mx.remat(loss, policy=policy))(x)
+
+    np.testing.assert_allclose(again.numpy(), mx.grad(loss)(x).numpy(), rtol=1e-6)
+
+
+def scanned(body, init):
+    return mx.scan(lambda carry, _: (body(carry), None), init, over=length)
+
+
+MISTAKES = {
+    "a carry whose dims change": (
+        mx.ShapeError,
+        lambda: scanned(lambda c: c.rename(batch="items"), x),
+        """
+        the carry of mx.scan does not come out as it went in.
+          values: [batch:6] float32 became [items:6] float32
+          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          fix: rename, transpose or cast it back at the end of the body.
+        """,
+    ),
+    "a carry whose dims change order": (
+        mx.ShapeError,
+        lambda: scanned(lambda c: mx.transpose(c, "batch length"), xs),
+        """
+        the carry of mx.scan does not come out as it went in.
+          values: [length:4, batch:6] float32 became [batch:6, length:4] float32
+          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          fix: rename, transpose or cast it back at the end of the body.
+        """,
+    ),
+    "a carry that loses a dim": (
+        mx.ShapeError,
+        lambda: scanned(lambda c: mx.sum(c), x),
+        """
+        the carry of mx.scan does not come out as it went in.
+          values: [batch:6] float32 became [] float32
+          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          fix: rename, transpose or cast it back at the end of the body.
+        """,
+    ),
+    "a carry whose dtype changes": (
+        mx.ShapeError,
+        lambda: scanned(lambda c: c.astype(jnp.bfloat16), x),
+        """
+        the carry of mx.scan does not come out as it went in.
+          values: [batch:6] float32 became [batch:6] bfloat16
+          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          fix: rename, transpose or cast it back at the end of the body.
+        """,
+    ),
+    "a carry whose structure changes": (
+        mx.ShapeError,
+        lambda: scanned(lambda c: {"x": c["x"]}, {"x": x, "y": x}),
+        """
+        the carry of mx.scan does not come out as it went in.
+          values: the structure PyTreeDef({'x': *, 'y': *}) became PyTreeDef({'x': *})
+          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          fix: rename, transpose or cast it back at the end of the body.
+        """,
+    ),
+    "a carry of which two leaves change": (
+        mx.ShapeError,
+        lambda: scanned(lambda c: (c[0] > 0, c[1], mx.sum(c[2])), (x, x, xs)),
+        """
+        the carry of mx.scan does not come out as it went in.
+          values: [batch:6] float32 became [batch:6] bool; [length:4, batch:6] float32 became [] float32
+          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          fix: rename, transpose or cast it back at the end of the body.
+        """,
+    ),
+    "an array whose shape changes": (
+        mx.ShapeError,
+        lambda: scanned(lambda c: c[:2], np.ones(3, np.float32)),
+        """
+        the carry of mx.scan does not come out as it went in.
+          values: (3,) float32 became (2,) float32
+          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          fix: rename, transpose or cast it back at the end of the body.
+        """,
+    ),
+    "a stacked dim twice": (
+        mx.DimError,
+        lambda: mx.scan(lambda c, x: (c, xs), x, xs, over=length),
+        """
+        dim 'length' occurs twice in one shape.
+          values: [length:4, length:4, batch:6]
+          rule: the dims of a tensor have different names.
+          fix: rename one of them, for example x.rename(length="memory_length").
+        """,
+    ),
+    "a scan of unknown length": (
+        mx.ShapeError,
+        lambda: mx.scan(lambda c, _: (c, None), x, over="length"),
+        """
+        mx.scan does not know the size of 'length'.
+          fix: pass a Dim where xs hold no tensor.
+        """,
+    ),
+    "a scan over a dim that is not there": (
+        mx.ShapeError,
+        lambda: mx.scan(lambda c, x: (c, None), x, xs, over="lengths"),
+        """
+        there is no dim 'lengths' here.
+          values: [length:4, batch:6]
+          fix: did you mean "length"?
+        """,
+    ),
+    "the carry of a while loop changes": (
+        mx.ShapeError,
+        lambda: mx.while_loop(lambda c: c < 3, lambda c: c + 0.5, mx.zeros((), jnp.int32)),
+        """
+        the carry of mx.while_loop does not come out as it went in.
+          values: [] int32 became [] float32
+          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          fix: rename, transpose or cast it back at the end of the body.
+        """,
+    ),
+    "the condition of a while loop has dims": (
+        mx.ShapeError,
+        lambda: mx.while_loop(lambda c: c < 3, lambda c: c + 1, x),
+        """
+        a condition is one truth value.
+          values: [batch:6]
+          fix: reduce it with mx.any or mx.all.
+        """,
+    ),
+    "branches whose dims differ": (
+        mx.ShapeError,
+        lambda: mx.cond(True, lambda x: x, mx.sum, x),
+        """
+        the result of mx.cond, from the one branch to the other, does not come out as it went in.
+          values: [batch:6] float32 became [] float32
+          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          fix: rename, transpose or cast it back at the end of the body.
+        """,
+    ),
+    "branches whose dtypes differ": (
+        mx.ShapeError,
+        lambda: mx.cond(True, lambda x: x, lambda x: x > 0, x),
+        """
+        the result of mx.cond, from the one branch to the other, does not come out as it went in.
+          values: [batch:6] float32 became [batch:6] bool
+          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          fix: rename, transpose or cast it back at the end of the body.
+        """,
+    ),
+    "branches whose structures differ": (
+        mx.ShapeError,
+        lambda: mx.cond(True, lambda x: x, lambda x: (x, x), x),
+        """
+        the result of mx.cond, from the one branch to the other, does not come out as it went in.
+          values: the structure PyTreeDef(*) became PyTreeDef((*, *))
+          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          fix: rename, transpose or cast it back at the end of the body.
+        """,
+    ),
+    "a predicate with dims": (
+        mx.ShapeError,
+        lambda: mx.cond(x > 2, lambda x: x, lambda x: -x, x),
+        """
+        a condition is one truth value.
+          values: [batch:6]
+          fix: reduce it with mx.any or mx.all.
+        """,
+    ),
+    "a policy that there is not": (
+        mx.ShapeError,
+        lambda: mx.remat(loss_of, policy="dots"),
+        """
+        there is no policy 'dots'.
+          fix: use None, "collectives", or one of jax.checkpoint_policies.
+        """,
+    ),
+}
+
+
+def loss_of(x):
+    return mx.sum(x)
+
+
+@pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_messages(error, wrong, text):
+    with pytest.raises(error) as raised:
+        wrong()
+    assert str(raised.value) == dedent(text).strip()

@@ -1,0 +1,85 @@
+"""Tensors made from nothing."""
+
+from textwrap import dedent
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshax as mx
+
+batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
+
+
+def test_filled_tensors():
+    np.testing.assert_array_equal(mx.zeros((batch, length)).numpy(), np.zeros((6, 4), np.float32))
+    np.testing.assert_array_equal(mx.ones(batch, jnp.int32).numpy(), np.ones(6, np.int32))
+    np.testing.assert_array_equal(mx.full((length,), 2.5).numpy(), np.full(4, 2.5))
+    np.testing.assert_array_equal(mx.arange(hidden).numpy(), np.arange(10))
+    assert mx.zeros(()).dims == ()
+
+
+@pytest.mark.parametrize("layout", ["", "hidden:cols", "hidden:rows+cols"])
+def test_each_processor_makes_its_own_slice(layout):
+    made = mx.spmd(lambda: (mx.arange(hidden), mx.ones((batch, hidden))), mx.Mesh("rows:2 cols:4"), layout)()
+
+    np.testing.assert_array_equal(made[0].numpy(), np.arange(10))
+    np.testing.assert_array_equal(made[1].numpy(), np.ones((6, 10)))
+
+
+MISTAKES = {
+    "a name without a size": (
+        mx.ShapeError,
+        lambda: mx.arange("hidden"),
+        """
+        mx.arange does not know the size of 'hidden'.
+          rule: a new tensor is made of dims, which have sizes.
+          fix: pass dims, for example mx.dims("batch:32 hidden:64").
+        """,
+    ),
+    "names without sizes": (
+        mx.ShapeError,
+        lambda: mx.zeros("batch hidden"),
+        """
+        mx.zeros does not know the size of 'batch', 'hidden'.
+          rule: a new tensor is made of dims, which have sizes.
+          fix: pass dims, for example mx.dims("batch:32 hidden:64").
+        """,
+    ),
+    "a name beside a dim": (
+        mx.ShapeError,
+        lambda: mx.ones((batch, "hidden")),
+        """
+        mx.ones does not know the size of 'hidden'.
+          rule: a new tensor is made of dims, which have sizes.
+          fix: pass dims, for example mx.dims("batch:32 hidden:64").
+        """,
+    ),
+    "a dim twice": (
+        mx.DimError,
+        lambda: mx.full((batch, batch), 1.0),
+        """
+        dim 'batch' occurs twice in one shape.
+          values: [batch:6, batch:6]
+          rule: the dims of a tensor have different names.
+          fix: rename one of them, for example x.rename(length="memory_length").
+        """,
+    ),
+    "names of random numbers": (
+        mx.ShapeError,
+        lambda: mx.random.normal(jax.random.key(0), "batch"),
+        """
+        mx.random.normal does not know the size of 'batch'.
+          rule: a new tensor is made of dims, which have sizes.
+          fix: pass dims, for example mx.dims("batch:32 hidden:64").
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_messages(error, wrong, text):
+    with pytest.raises(error) as raised:
+        wrong()
+    assert str(raised.value) == dedent(text).strip()

@@ -1,0 +1,89 @@
+"""Elementwise operations, by name."""
+
+from textwrap import dedent
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshax as mx
+from samples import counting
+
+batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
+
+
+def test_any_elementwise_function_can_be_lifted():
+    hypot = mx.lift(jnp.hypot)
+
+    assert hypot.__name__ == "hypot"
+    np.testing.assert_allclose(hypot(counting(batch), 2.0).numpy(), np.hypot(np.arange(6), 2.0), rtol=1e-6)
+
+
+def test_keywords_are_passed_on():
+    np.testing.assert_array_equal(mx.clip(counting(batch), min=1, max=3).numpy(), [1, 1, 2, 3, 3, 3])
+
+
+def test_where_leaks_nothing_from_the_branch_not_taken():
+    x = counting(batch)
+
+    def loss(x):
+        return mx.sum(mx.where(x > 0, x * x, mx.full((), np.nan)) * (x > 0))
+
+    np.testing.assert_array_equal(mx.where(x > 0, 1.0, np.nan).numpy()[1:], np.ones(5))
+    np.testing.assert_array_equal(mx.grad(loss)(x).numpy(), 2 * x.numpy())
+
+
+def test_no_gradient_flows_through_stop_gradient():
+    x = counting(batch)
+
+    gradient = mx.grad(lambda x: mx.sum(x * mx.stop_gradient(x)))(x)
+
+    np.testing.assert_array_equal(gradient.numpy(), x.numpy())
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int32, jnp.bool_])
+def test_astype(dtype):
+    x = counting(batch)
+
+    cast = x.astype(dtype)
+
+    assert cast.dtype == dtype
+    np.testing.assert_array_equal(cast.numpy(), x.numpy().astype(dtype))
+
+
+@pytest.mark.parametrize(("left", "right", "role"), [("pp", "pp", "param"), ("pp", "nn", None), ("pp", "", "param")])
+def test_a_result_has_the_role_that_all_operands_share(left, right, role):
+    roles = {"pp": mx.param, "nn": lambda x: x, "": lambda x: 2.0}
+
+    assert (roles[left](counting(batch)) + roles[right](counting(batch))).role == role
+
+
+MISTAKES = {
+    "two sizes of one name": (
+        mx.ShapeError,
+        lambda: counting(batch, length) + counting(mx.Dim("length", 5), batch),
+        """
+        dim 'length' has size 4 in one operand and 5 in another.
+          values: [batch:6, length:4] and [length:5, batch:6]
+          rule: operands meet by name, and dims of one name have one size.
+          fix: rename the dim of one operand if another dim is meant, or slice it to the same size.
+        """,
+    ),
+    "an array as operand": (
+        mx.ShapeError,
+        lambda: counting(batch) + np.ones(6),
+        """
+        mx.add takes tensors, not ndarray.
+          values: shape (6,)
+          rule: an array takes part in an operation through the names of its dims.
+          fix: name them: mx.tensor(array, "batch hidden").
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_messages(error, wrong, text):
+    with pytest.raises(error) as raised:
+        wrong()
+    assert str(raised.value) == dedent(text).strip()

@@ -1,0 +1,153 @@
+"""Gradients, auxiliary results and microbatches."""
+
+from textwrap import dedent
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshax as mx
+from samples import counting
+
+batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
+
+
+x, w = counting(batch, length), counting(length) + 1
+
+
+def loss(w, x):
+    return mx.mean(mx.square(mx.einsum(x, w, over=length)))
+
+
+def test_value_and_grad_agree_with_jax():
+    wanted = jax.value_and_grad(lambda w: jnp.mean((x.numpy() @ w) ** 2))(w.numpy())
+
+    value, gradient = mx.value_and_grad(loss)(w, x)
+
+    np.testing.assert_allclose(float(value), wanted[0], rtol=1e-6)
+    np.testing.assert_allclose(gradient.numpy(), wanted[1], rtol=1e-6)
+    np.testing.assert_array_equal(mx.grad(loss)(w, x).numpy(), gradient.numpy())
+
+
+def test_argnums_choose_the_arguments():
+    both = mx.grad(loss, argnums=(1, 0))(w, x)
+
+    assert [g.dims for g in both] == [x.dims, w.dims]
+    np.testing.assert_allclose(both[1].numpy(), mx.grad(loss)(w, x).numpy(), rtol=1e-6)
+
+
+def test_a_gradient_has_the_role_of_its_tensor():
+    assert mx.grad(loss)(mx.param(w), x).role == "param"
+
+
+def test_has_aux_returns_what_is_beside_the_loss():
+    def with_outputs(w, x):
+        return loss(w, x), {"outputs": mx.einsum(x, w, over=length)}
+
+    (value, aux), gradient = mx.value_and_grad(with_outputs, has_aux=True)(w, x)
+    gradient_only, aux_only = mx.grad(with_outputs, has_aux=True)(w, x)
+
+    assert aux["outputs"].dims == aux_only["outputs"].dims == (batch,)
+    np.testing.assert_allclose(float(value), float(loss(w, x)))
+    np.testing.assert_array_equal(gradient.numpy(), gradient_only.numpy())
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 6])
+def test_microbatches_average(parts):
+    value, gradient = mx.value_and_grad(loss)(w, x)
+
+    cut_value, cut_gradient = mx.value_and_grad(loss, microbatches=parts, over=batch)(w, x)
+
+    np.testing.assert_allclose(float(cut_value), float(value), rtol=1e-6)
+    np.testing.assert_allclose(cut_gradient.numpy(), gradient.numpy(), rtol=1e-6)
+
+
+def test_microbatches_stack_what_is_beside_the_loss():
+    def with_sum(w, x):
+        return loss(w, x), mx.sum(x, length)
+
+    (_, sums), _ = mx.value_and_grad(with_sum, has_aux=True, microbatches=3, over="batch")(w, x)
+
+    assert sums.dims == mx.dims("microbatches:3 batch:2")
+    np.testing.assert_array_equal(sums.numpy(), x.numpy().sum(1).reshape(2, 3).T)  # part i holds i, i + 3
+
+
+def test_each_microbatch_has_its_own_key():
+    def noise(w, x, key):
+        return mx.sum(w), mx.random.normal(key, length)
+
+    (_, drawn), _ = mx.value_and_grad(noise, has_aux=True, microbatches=2, over=batch)(w, x, jax.random.key(0))
+
+    assert not np.any(drawn.numpy()[0] == drawn.numpy()[1])
+
+
+MISTAKES = {
+    "a loss with dims": (
+        mx.ShapeError,
+        lambda: mx.grad(lambda w: w * w)(w),
+        """
+        a function to differentiate returns one floating number.
+          values: [length:4] float32
+          fix: reduce it, for example with mx.mean.
+        """,
+    ),
+    "a loss that is an integer": (
+        mx.ShapeError,
+        lambda: mx.grad(lambda w: mx.argmax(w, length))(w),
+        """
+        a function to differentiate returns one floating number.
+          values: [] int32
+          fix: reduce it, for example with mx.mean.
+        """,
+    ),
+    "a gradient by an integer tensor": (
+        mx.DtypeError,
+        lambda: mx.grad(lambda t: mx.sum(t["w"]))({"w": w, "ids": counting(batch, dtype=np.int32), "on": w > 2}),
+        """
+        only floating tensors have gradients.
+          values: [batch:6] int32, [length:4] bool
+          fix: choose other argnums, or pass these tensors in another argument.
+        """,
+    ),
+    "microbatches of no dim": (
+        mx.ShapeError,
+        lambda: mx.value_and_grad(loss, microbatches=2),
+        """
+        microbatches= and over= go together.
+          fix: write for example microbatches=4, over="batch".
+        """,
+    ),
+    "a dim without microbatches": (
+        mx.ShapeError,
+        lambda: mx.grad(loss, over=batch),
+        """
+        microbatches= and over= go together.
+          fix: write for example microbatches=4, over="batch".
+        """,
+    ),
+    "microbatches that do not divide": (
+        mx.ShapeError,
+        lambda: mx.grad(loss, microbatches=4, over=batch)(w, x),
+        """
+        dim batch:6 cannot be cut into 4 microbatches.
+          rule: microbatches have one size.
+          fix: choose a number that divides it.
+        """,
+    ),
+    "microbatches over a dim that is not there": (
+        mx.ShapeError,
+        lambda: mx.grad(loss, microbatches=2, over="hidden")(w, x),
+        """
+        no argument has the dim 'hidden' to be cut into microbatches.
+          fix: name the dim of the batch.
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_messages(error, wrong, text):
+    with pytest.raises(error) as raised:
+        wrong()
+    assert str(raised.value) == dedent(text).strip()

@@ -1,0 +1,124 @@
+"""What is refused as an operand."""
+
+from textwrap import dedent
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshax as mx
+from samples import counting
+
+batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
+
+
+x = counting(batch)
+
+MISTAKES = {
+    "a numpy array": (
+        mx.ShapeError,
+        lambda: mx.einsum(x, np.ones(6), over=batch),
+        """
+        mx.einsum takes tensors, not ndarray.
+          values: shape (6,)
+          rule: an array takes part in an operation through the names of its dims.
+          fix: name them: mx.tensor(array, "batch hidden").
+        """,
+    ),
+    "a numpy array on the left of an operator": (
+        mx.ShapeError,
+        lambda: np.ones(6) * x,
+        """
+        mx.mul takes tensors, not ndarray.
+          values: shape (6,)
+          rule: an array takes part in an operation through the names of its dims.
+          fix: name them: mx.tensor(array, "batch hidden").
+        """,
+    ),
+    "a jax array": (
+        mx.ShapeError,
+        lambda: mx.maximum(jnp.ones((6, 1)), x),
+        """
+        mx.maximum takes tensors, not ArrayImpl.
+          values: shape (6, 1)
+          rule: an array takes part in an operation through the names of its dims.
+          fix: name them: mx.tensor(array, "batch hidden").
+        """,
+    ),
+    "a list": (
+        mx.ShapeError,
+        lambda: mx.where(x > 2, [0.0] * 6, x),
+        """
+        mx.where takes tensors, not list.
+          values: [0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+          rule: an array takes part in an operation through the names of its dims.
+          fix: name them: mx.tensor(array, "batch hidden").
+        """,
+    ),
+    "nothing": (
+        mx.ShapeError,
+        lambda: mx.softmax(None, over=batch),
+        """
+        mx.softmax takes tensors, not NoneType.
+          values: None
+          rule: an array takes part in an operation through the names of its dims.
+          fix: name them: mx.tensor(array, "batch hidden").
+        """,
+    ),
+    "only numbers": (
+        mx.ShapeError,
+        lambda: mx.relu(-1.0),
+        """
+        mx.relu takes tensors, not float.
+          values: -1.0
+          rule: an array takes part in an operation through the names of its dims.
+          fix: name them: mx.tensor(array, "batch hidden").
+        """,
+    ),
+    "a long text": (
+        mx.ShapeError,
+        lambda: mx.rename("x" * 200, {"batch": "length"}),
+        """
+        mx.rename takes tensors, not str.
+          values: 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+          rule: an array takes part in an operation through the names of its dims.
+          fix: name them: mx.tensor(array, "batch hidden").
+        """,
+    ),
+}
+
+
+ARRAY = np.zeros((6, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        *("sum", "mean", "var", "prod", "max", "min", "logsumexp"),
+        *("exp", "relu", "sqrt", "tanh", "negative", "isnan", "clip", "stop_gradient"),
+    ],
+)
+def test_every_operation_names_itself(op):
+    with pytest.raises(mx.ShapeError) as raised:
+        getattr(mx, op)(ARRAY)
+    assert str(raised.value).startswith(f"mx.{op} takes tensors, not ndarray.\n  values: shape (6, 4)\n")
+
+
+@pytest.mark.parametrize(
+    ("op", "argument"),
+    [
+        *(("argmax", batch), ("argmin", batch), ("softmax", batch), ("log_softmax", batch), ("transpose", batch)),
+        *(("broadcast", batch), ("reshape", batch), ("rename", {"batch": "length"})),
+    ],
+)
+def test_every_operation_with_dims_names_itself(op, argument):
+    with pytest.raises(mx.ShapeError) as raised:
+        getattr(mx, op)(ARRAY, argument)
+    assert str(raised.value).startswith(f"mx.{op} takes tensors, not ndarray.\n  values: shape (6, 4)\n")
+
+
+@pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_messages(error, wrong, text):
+    with pytest.raises(error) as raised:
+        wrong()
+    assert str(raised.value) == dedent(text).strip()

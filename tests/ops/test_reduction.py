@@ -1,0 +1,92 @@
+"""Reductions over dims."""
+
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+import meshax as mx
+from samples import counting
+
+batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
+
+
+x = counting(batch, length, hidden)
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "var", "prod", "max", "min"])
+@pytest.mark.parametrize(
+    ("over", "axis"), [(None, None), (length, 1), ("hidden batch", (2, 0)), ((batch, "length"), (0, 1))]
+)
+def test_over_some_dims_or_all(op, over, axis):
+    small = x / 1000 + 0.9
+
+    reduced = getattr(mx, op)(small, over)
+
+    np.testing.assert_allclose(reduced.numpy(), getattr(np, op)(small.numpy(), axis=axis), rtol=2e-4)
+
+
+def test_means_of_integers_are_floats():
+    mean = mx.mean(counting(batch, dtype=np.int32))
+
+    assert (mean.dtype, float(mean)) == (np.float32, 2.5)
+
+
+def test_the_first_of_equal_extrema_counts():
+    x = mx.tensor([[3.0, 7.0, 7.0], [1.0, 1.0, 0.0]], "row col")
+
+    np.testing.assert_array_equal(mx.argmax(x, "col").numpy(), [1, 0])
+    np.testing.assert_array_equal(mx.argmin(x, "col").numpy(), [0, 2])
+
+
+def test_a_reduced_parameter_is_stored_as_one():
+    assert mx.sum(mx.param(x), hidden).role == "param"
+
+
+MISTAKES = {
+    "a dim that is not there": (
+        mx.ShapeError,
+        lambda: mx.sum(x, over="lenght"),
+        """
+        there is no dim 'lenght' here.
+          values: [batch:6, length:4, hidden:10]
+          fix: did you mean "length"?
+        """,
+    ),
+    "a dim of another size": (
+        mx.ShapeError,
+        lambda: mx.max(x, over=mx.Dim("length", 5)),
+        """
+        dim 'length' has size 4 here, not 5.
+          values: [batch:6, length:4, hidden:10]
+          rule: dims of one name have one size.
+          fix: use the dim's name, or x.dim('length'), where the size may vary.
+        """,
+    ),
+    "a dim twice": (
+        mx.DimError,
+        lambda: mx.mean(x, over=(length, "length")),
+        """
+        dim 'length' occurs twice in one shape.
+          values: [length:4, length:4]
+          rule: the dims of a tensor have different names.
+          fix: rename one of them, for example x.rename(length="memory_length").
+        """,
+    ),
+    "the place over a dim that is not there": (
+        mx.ShapeError,
+        lambda: mx.argmax(x, over="vocab"),
+        """
+        there is no dim 'vocab' here.
+          values: [batch:6, length:4, hidden:10]
+          fix: known names: batch, hidden, length.
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_messages(error, wrong, text):
+    with pytest.raises(error) as raised:
+        wrong()
+    assert str(raised.value) == dedent(text).strip()

@@ -1,0 +1,91 @@
+"""The softmax family and the cross-entropy."""
+
+from textwrap import dedent
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshax as mx
+from samples import counting
+
+batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
+
+
+logits, labels = counting(batch, length) / 7, mx.tensor(np.int32([0, 3, 1, 2, 2, 0]), batch)
+
+
+def test_softmax_and_its_logarithm():
+    wanted = jax.nn.softmax(logits.numpy(), axis=0)
+
+    np.testing.assert_allclose(mx.softmax(logits, over=batch).numpy(), wanted, rtol=1e-6)
+    np.testing.assert_allclose(mx.log_softmax(logits, over=batch).numpy(), np.log(wanted), rtol=1e-5)
+
+
+def test_logsumexp_of_infinities():
+    x = mx.tensor([[-np.inf, -np.inf], [np.inf, 0.0], [0.0, 0.0]], "row col")
+
+    np.testing.assert_allclose(mx.logsumexp(x, "col").numpy(), [-np.inf, np.inf, np.log(2)], rtol=1e-6)
+
+
+def test_cross_entropy():
+    wanted = -np.log(jax.nn.softmax(logits.numpy(), axis=1))[np.arange(6), labels.numpy()]
+
+    np.testing.assert_allclose(mx.softmax_cross_entropy(logits, labels, over=length).numpy(), wanted, rtol=1e-5)
+
+
+def test_a_label_out_of_range_counts_as_none():
+    outside = mx.tensor(np.int32([-1, 4, 0, 9, 1, 2]), batch)
+
+    losses = mx.softmax_cross_entropy(logits, outside, over=length).numpy()
+
+    np.testing.assert_array_equal(losses == 0, [True, True, False, True, False, False])
+
+
+MISTAKES = {
+    "labels that are floats": (
+        mx.DtypeError,
+        lambda: mx.softmax_cross_entropy(logits, labels.astype(jnp.float32), over=length),
+        """
+        labels are integers, not float32.
+          values: (batch:6,)
+          fix: pass the places of the right classes, for example mx.argmax(one_hot, classes).
+        """,
+    ),
+    "labels with the dim of the classes": (
+        mx.ShapeError,
+        lambda: mx.softmax_cross_entropy(logits, counting(batch, length, dtype=np.int32), over=length),
+        """
+        labels have the dim 'length' of the classes.
+          values: (batch:6, length:4) and (batch:6, length:4)
+          fix: pass integer labels without that dim.
+        """,
+    ),
+    "labels that are an array": (
+        mx.ShapeError,
+        lambda: mx.softmax_cross_entropy(logits, labels.numpy(), over=length),
+        """
+        mx.softmax_cross_entropy takes tensors, not ndarray.
+          values: shape (6,)
+          rule: an array takes part in an operation through the names of its dims.
+          fix: name them: mx.tensor(array, "batch hidden").
+        """,
+    ),
+    "a dim that is not there": (
+        mx.ShapeError,
+        lambda: mx.softmax_cross_entropy(logits, labels, over="lengths"),
+        """
+        there is no dim 'lengths' here.
+          values: [batch:6, length:4]
+          fix: did you mean "length"?
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_messages(error, wrong, text):
+    with pytest.raises(error) as raised:
+        wrong()
+    assert str(raised.value) == dedent(text).strip()

@@ -1,0 +1,144 @@
+"""What the documents show works: their programs run, their outputs are real, their commands exist.
+
+The python blocks of a document run in order, as one program in a fresh process. The lines of a text block are lines
+that the document's program prints; "..." stands for lines left out.
+"""
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+RUN = """
+import json, sys, traceback
+path, blocks = json.load(sys.stdin)
+names = {"__name__": "__main__"}
+for line, code in blocks:
+    try:
+        exec(compile("\\n" * (line - 1) + code, path, "exec"), names)  # the lines of errors are the document's
+    except Exception:
+        traceback.print_exc()
+        sys.exit(f"{path}:{line}: this block does not run")
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a document, and the line of the document where its text begins."""
+
+    language: str
+    line: int
+    text: str
+
+
+def blocks_of(document, language):
+    text = document.read_text(encoding="utf-8")
+    for match in re.finditer(r"^```(\w*).*\n((?:.*\n)*?)^```$", text, re.MULTILINE):
+        if match[1] == language:
+            yield Block(match[1], text.count("\n", 0, match.start(2)) + 1, match[2])
+
+
+def run(document):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    if document == README:  # its program asks for 8 devices itself
+        flags = environment.get("XLA_FLAGS", "")
+        environment["XLA_FLAGS"] = re.sub(r"--xla_force_host_platform_device_count=\d+", "", flags)
+    blocks = [(block.line, block.text) for block in blocks_of(document, "python")]
+    given = json.dumps([str(document), blocks])
+    command = [sys.executable, "-c", RUN]
+    return subprocess.run(command, input=given, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def plain(line):
+    """A line without frames, spacing, and the place in a file, which is another where the program is pasted."""
+    return " ".join(re.sub(r"\S+\.(py|md):\d+|[^\w\s.,:+=()\[\]-]", " ", line).split())
+
+
+def missing_lines(document, printed):
+    """The lines of text blocks that the program did not print."""
+    known = {plain(line) for line in printed.splitlines()}
+    for block in blocks_of(document, "text"):
+        for number, line in enumerate(block.text.splitlines(), block.line):
+            if plain(line) not in known | {"", "..."}:
+                yield f"{document.name}:{number}: not printed: {line}"
+
+
+def unknown_commands(document):
+    """The commands of bash blocks that name something that does not exist."""
+    for block in blocks_of(document, "bash"):
+        for number, line in enumerate(block.text.splitlines(), block.line):
+            words = shlex.split(line, comments=True)
+            if words and not is_known(words):
+                yield f"{document.name}:{number}: {line}"
+
+
+def is_known(words):
+    match words:
+        case ["make", *rest]:
+            return all(word in TARGETS for word in rest if "=" not in word)
+        case [python, "-m", module, *_] if Path(python).name.startswith("python"):
+            return importlib.util.find_spec(module) is not None
+        case [python, script, *_] if Path(python).name.startswith("python"):
+            return (ROOT / script).is_file()
+        case ["git", "clone", *_] | ["cd", _]:
+            return True
+    return False
+
+
+def make_document(folder, text):
+    document = folder / "guide.md"
+    document.write_text(text)
+    return document
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_programs_run_and_print_what_is_shown(document):
+    done = run(document)
+    assert done.returncode == 0, done.stderr
+    assert not list(missing_lines(document, done.stdout)), done.stdout
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_name_what_exists(document):
+    assert not list(unknown_commands(document))
+
+
+def test_blocks_share_one_program(tmp_path):
+    document = make_document(tmp_path, "# Guide\n\n```python\nx = 20\n```\n\nNow:\n\n```python\nprint(x + 1)\n```\n")
+    assert run(document).stdout == "21\n"
+
+
+def test_a_failure_names_its_line(tmp_path):
+    document = make_document(tmp_path, "# Guide\n\n```python\nx = 20\nx / 0\n```\n")
+    done = run(document)
+    assert done.returncode == 1
+    assert done.stderr.endswith(f"{document}:4: this block does not run\n")
+    assert f'"{document}", line 5' in done.stderr
+
+
+def test_output_that_is_not_printed_is_found(tmp_path):
+    document = make_document(tmp_path, "```text\n│ all-reduce │ rows │ train.py:3 │\n...\n│ all-reduce │ cols │\n```\n")
+    printed = "┃ all-reduce ┃   rows ┃ README.md:33 ┃\nmore\n"
+    assert list(missing_lines(document, printed)) == ["guide.md:4: not printed: │ all-reduce │ cols │"]
+
+
+@pytest.mark.parametrize("command", ["make demo", "make test VENV=.venv-3.12", "python tests/test_docs.py", "# a comment"])
+def test_commands_that_exist(tmp_path, command):
+    assert not list(unknown_commands(make_document(tmp_path, f"```bash\n{command}\n```\n")))
+
+
+@pytest.mark.parametrize("command", ["make tea", "python tests/test_tea.py", "python -m tea", "brew tea"])
+def test_commands_that_do_not_exist(tmp_path, command):
+    assert list(unknown_commands(make_document(tmp_path, f"```bash\n{command}\n```\n")))

@@ -1,0 +1,344 @@
+"""Programs: one trace, no copies between calls, and a layout that never leaks into another program."""
+
+from textwrap import dedent
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec
+
+import meshax as mx
+from samples import counting
+
+batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
+mesh = mx.Mesh("rows:2 cols:4")
+nowhere = mx.Mesh("rows:2 cols:4", abstract=True)
+
+
+def described(*dims, dtype=jnp.float32):
+    """A tensor of which only the shape is known."""
+    return mx.tensor(jax.ShapeDtypeStruct([dim.size for dim in dims], dtype), dims)
+
+
+def pointers(x):
+    return [shard.data.unsafe_buffer_pointer() for shard in x.array.addressable_shards]
+
+
+def shapes(x):
+    return {shard.data.shape for shard in x.array.addressable_shards}
+
+
+class Traced:
+    """A function that counts how often Python runs it."""
+
+    def __init__(self, fn):
+        self.fn = fn
+        self.count = 0
+
+    def __call__(self, *args):
+        self.count += 1
+        return self.fn(*args)
+
+
+def test_a_program_computes_what_the_function_does():
+    def fn(x, w):
+        return mx.einsum(x, w, over=hidden), {"sum": mx.sum(x)}
+
+    x, w = counting(batch, hidden), counting(hidden, length)
+    product, aux = mx.spmd(fn, mesh, "batch:rows hidden:cols")(x, w)
+
+    assert product.dims == (batch, length)
+    np.testing.assert_array_equal(product.numpy(), x.numpy() @ w.numpy())
+    assert float(aux["sum"]) == x.numpy().sum()
+
+
+def test_one_trace_for_many_calls():
+    fn = Traced(lambda w, x: w - 0.5 * x)
+    program = mx.spmd(fn, mesh, mx.Layout("batch:rows", params="hidden:cols"))
+    w, x = mx.param(counting(batch, hidden)), mx.param(counting(hidden))
+
+    for _ in range(3):  # the first call takes w from the host, the others from the mesh
+        w = program(w, x)
+
+    assert fn.count == 1
+
+
+def test_numbers_and_arrays_are_replicated_without_a_second_trace():
+    fn = Traced(lambda x, state: (x * state["rate"], {"rate": state["rate"], "count": state["count"] + 1}))
+    program = mx.spmd(fn, mesh, "batch:rows")
+    x, state = counting(batch), {"rate": np.float32(0.5), "count": jnp.int32(0)}
+
+    for _ in range(3):
+        x, state = program(x, state)
+
+    assert fn.count == 1
+    assert int(state["count"]) == 3
+    assert state["count"].sharding.is_fully_replicated
+    np.testing.assert_array_equal(x.numpy(), np.arange(6) / 8)
+
+
+def test_a_result_goes_into_the_next_call_without_a_copy():
+    layout = mx.Layout("batch:rows hidden:cols")
+    (x,) = mx.spmd(lambda x: (x + 1,), mesh, layout)(counting(batch, hidden))
+
+    placed = mx.put(x, mesh, layout)
+
+    assert placed is x
+    donated = pointers(x)
+    assert pointers(mx.spmd(lambda x: x * 2, mesh, layout, donate=0)(x)) == donated
+
+
+@pytest.mark.parametrize("donate", [0, (0,), [0]])
+def test_a_donated_argument_is_gone(donate):
+    given, kept = (mx.put(counting(batch), mesh, "batch:rows") for _ in range(2))
+
+    mx.spmd(lambda x, y: x + y, mesh, "batch:rows", donate=donate)(given, kept)
+
+    assert given.array.is_deleted()
+    assert not kept.array.is_deleted()
+
+
+def test_an_argument_from_elsewhere_is_moved():
+    x = mx.spmd(lambda x: x + 1, mx.Mesh("all:8"), "hidden:all")(counting(hidden))
+
+    moved = mx.spmd(lambda x: x * 2, mx.Mesh("rows:2"), "hidden:rows")(x)
+
+    np.testing.assert_array_equal(moved.numpy(), 2 * (np.arange(10) + 1))
+
+
+@pytest.mark.parametrize(
+    ("layout", "local", "stored"),
+    [
+        ("", (6, 10), (6, 10)),
+        ("batch:rows", (3, 10), (6, 10)),
+        ("hidden:cols", (6, 3), (6, 12)),
+        ("batch:cols hidden:rows", (2, 5), (8, 10)),
+        ("hidden:rows+cols", (6, 2), (6, 16)),
+    ],
+)
+def test_results_are_stored_as_the_layout_says(layout, local, stored):
+    x = counting(batch, hidden)
+
+    result = mx.spmd(lambda x: x + 1, mesh, layout)(x)
+
+    assert result.array.shape == stored
+    assert shapes(result) == {local}
+    np.testing.assert_array_equal(result.numpy(), x.numpy() + 1)
+
+
+def test_a_role_decides_how_a_result_is_stored():
+    layout = mx.Layout("batch:rows", params="hidden:cols")
+
+    x, w = mx.spmd(lambda x: (x, mx.param(x)), mesh, layout)(counting(batch, hidden))
+
+    assert (shapes(x), shapes(w)) == ({(3, 10)}, {(3, 3)})
+    np.testing.assert_array_equal(w.numpy(), x.numpy())
+
+
+def test_put_makes_only_local_slices(monkeypatch):
+    made = []
+
+    def recording(shape, sharding, callback, make=jax.make_array_from_callback):
+        def slice_of(index):
+            made.append(callback(index).shape)
+            return callback(index)
+
+        return make(shape, sharding, slice_of)
+
+    monkeypatch.setattr(jax, "make_array_from_callback", recording)
+    x = counting(batch, hidden)
+
+    placed = mx.put({"x": x}, mesh, "batch:rows hidden:cols")["x"]
+
+    assert set(made) == shapes(placed) == {(3, 3)}
+    np.testing.assert_array_equal(placed.numpy(), x.numpy())
+
+
+def test_put_places_arrays_and_numbers_on_every_device():
+    placed = mx.put([np.arange(3), 2.5], mesh, "batch:rows")
+
+    assert all(leaf.sharding.is_fully_replicated and len(leaf.devices()) == 8 for leaf in placed)
+
+
+def test_layouts_do_not_share_a_trace():
+    seen = []
+
+    def fn(x):
+        seen.append(x.array.shape)
+        return x * 2
+
+    x = counting(batch)
+    for layout in ("batch:rows", "batch:cols", ""):
+        np.testing.assert_array_equal(mx.spmd(fn, mesh, layout)(x).numpy(), 2 * x.numpy())
+
+    assert seen == [(3,), (2,), (6,)]
+
+
+def test_an_inner_jit_is_not_shared_between_layouts():
+    # Under both layouts the slices have the same type: only the ambient layout tells them apart.
+    weigh = jax.jit(lambda x: x * mx.arange(hidden))
+    x = counting(hidden) + 1
+
+    for layout in ("hidden:rows+cols", "hidden:cols+rows"):
+        weighed = mx.spmd(lambda x: weigh(x), mesh, layout)(x)
+        np.testing.assert_array_equal(weighed.numpy(), x.numpy() * np.arange(10))
+
+
+@pytest.mark.parametrize("layout", ["", "batch:rows hidden:cols", "hidden:rows+cols"])
+def test_a_tensor_closed_over_is_a_constant(layout):
+    x, constant = counting(batch, hidden), counting(hidden, batch) + 1
+
+    scaled, summed, same = mx.spmd(lambda x: (x * constant, mx.sum(constant), constant), mesh, layout)(x)
+
+    np.testing.assert_array_equal(scaled.numpy(), x.numpy() * constant.numpy().T)
+    assert float(summed) == constant.numpy().sum()
+    np.testing.assert_array_equal(same.numpy(), constant.numpy())
+    assert shapes(same) == shapes(mx.put(constant, mesh, layout))
+
+
+def test_a_parameter_closed_over_is_stored_as_the_layout_says():
+    w = mx.param(counting(hidden))
+
+    product = mx.spmd(lambda x: x * w, mesh, mx.Layout("batch:rows", params="hidden:cols"))(counting(batch))
+
+    np.testing.assert_array_equal(product.numpy(), np.arange(6)[:, None] * np.arange(10))
+
+
+@pytest.mark.parametrize("on", [mesh, nowhere], ids=["devices", "abstract"])
+def test_explain_needs_only_shapes(on):
+    fn = Traced(lambda x, n: mx.sum(x) * n)
+
+    report = mx.spmd(fn, on, "hidden:cols").explain(described(batch, hidden), 2.0)
+
+    assert [(c.kind, c.axes, c.shape) for c in report.collectives] == [("all-reduce", ("cols",), ())]
+    assert fn.count == 1
+
+
+def test_compile_needs_only_shapes():
+    program = mx.spmd(lambda x: mx.sum(x), mesh, "hidden:cols")
+
+    compiled = program.compile(described(batch, hidden))
+
+    assert "all-reduce" in compiled.as_text()
+    assert compiled.memory_analysis().argument_size_in_bytes == 6 * 3 * 4  # one slice of [batch:6, hidden:10/cols]
+
+
+def test_compile_and_a_call_are_one_program():
+    program = mx.spmd(lambda x: x * 2, mesh, "hidden:cols")
+    x = counting(hidden)
+
+    compiled = program.compile(x)
+
+    np.testing.assert_array_equal(compiled(mx.put(x, mesh, "hidden:cols")).numpy(), program(x).numpy())
+
+
+def test_shard_map_reads_out_specs_after_it_has_run_the_function():
+    """JAX does not document this; `spmd` relies on it to trace once: results are known only then."""
+    jax_mesh = mesh.jax_mesh
+    out_specs = []
+
+    def fill(x):
+        out_specs[:] = [PartitionSpec("rows")]
+        return [x]
+
+    (y,) = jax.shard_map(fill, mesh=jax_mesh, in_specs=PartitionSpec("rows"), out_specs=out_specs)(np.arange(4))
+
+    assert y.sharding.spec == PartitionSpec("rows")
+
+
+def test_random_keys_are_arguments():
+    key = jax.random.key(3)
+
+    drawn = mx.spmd(lambda key: mx.random.normal(key, hidden), mesh, "hidden:cols")(key)
+
+    np.testing.assert_array_equal(drawn.numpy(), jax.random.normal(key, (10,)))
+
+
+def test_repr():
+    def step(x):
+        return x
+
+    program = mx.spmd(step, mesh, mx.Layout("batch:rows", params="hidden:cols"))
+
+    assert repr(program) == 'Program(step, Mesh(rows:2 cols:4), Layout("batch:rows", params="hidden:cols"))'
+    assert (program.mesh, program.layout) == (mesh, mx.Layout("batch:rows", params="hidden:cols"))
+
+
+def identity(*args):
+    return args
+
+
+MISTAKES = {
+    "a mesh that is a string": (
+        mx.MeshError,
+        lambda: mx.spmd(identity, "rows:2", ""),
+        """
+        the mesh is a str.
+          values: 'rows:2'
+          fix: make one: mx.Mesh("rows:2 cols:4").
+        """,
+    ),
+    "an argument that is no array": (
+        mx.ShapeError,
+        lambda: mx.spmd(identity, mesh, "")(counting(batch), "fast"),
+        """
+        a program takes pytrees of tensors, arrays and numbers, not str.
+          values: 'fast'
+          fix: close over it, or make it static data of the pytree.
+        """,
+    ),
+    "no array to put": (
+        mx.ShapeError,
+        lambda: mx.put({"x": counting(batch), "y": object}, mesh, ""),
+        """
+        a program takes pytrees of tensors, arrays and numbers, not type.
+          values: <class 'object'>
+          fix: close over it, or make it static data of the pytree.
+        """,
+    ),
+    "running on an abstract mesh": (
+        mx.MeshError,
+        lambda: mx.spmd(identity, nowhere, "")(counting(batch)),
+        """
+        this mesh has no devices to run on.
+          values: Mesh(rows:2 cols:4, abstract)
+          fix: use .explain or .compile, or make a mesh of devices.
+        """,
+    ),
+    "compiling for an abstract mesh": (
+        mx.MeshError,
+        lambda: mx.spmd(identity, nowhere, "").compile(counting(batch)),
+        """
+        an abstract mesh has no compiler.
+          values: Mesh(rows:2 cols:4, abstract)
+          fix: make a mesh of devices, or of a topology: mx.Mesh(..., topology="tpu v2:16x16").
+        """,
+    ),
+    "putting on an abstract mesh": (
+        mx.MeshError,
+        lambda: mx.put(counting(batch), nowhere, ""),
+        """
+        this mesh has no devices to put tensors on.
+          values: Mesh(rows:2 cols:4, abstract)
+          fix: make a mesh of devices.
+        """,
+    ),
+    "returning a slice without names": (
+        mx.LayoutError,
+        lambda: mx.spmd(lambda x: x.array, mesh, "batch:rows")(counting(batch)),
+        """
+        the program returns an array without names that differs between processors.
+          values: float32[3]{V:rows}
+          rule: only tensors can be split: their dims say how the slices fit together.
+          fix: return the tensor, not its .array.
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_messages(error, wrong, text):
+    with pytest.raises(error) as raised:
+        wrong()
+    assert str(raised.value) == dedent(text).strip()
