@@ -1,7 +1,7 @@
 """How long meshax takes to trace a training step of a decoder.
 
 Compared with the same step written by hand with `jax.shard_map`, on 8 abstract processors; and with itself, on 4096.
-Both programs are traced in full each time, in turns, and the fastest of many runs counts.
+Programs are traced in full each time, in turns; the processor time of the fastest of many runs counts.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def fastest(runs):
             start = time.thread_time()  # tracing has one thread, and other processes' time is not ours
             trace()
             times[name].append(time.thread_time() - start)
-    return {name: min(seconds) for name, seconds in times.items()}
+    return {name: min(of_case) for name, of_case in times.items()}
 
 
 def cpu_model():
@@ -77,44 +77,43 @@ def commit():
     def git(*arguments):
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
-    return git("rev-parse", "--short=12", "HEAD") + (" and uncommitted changes" if git("status", "--porcelain") else "")
+    changed = git("status", "--porcelain", "--", "src", "benchmarks/*.py")
+    return git("rev-parse", "--short=12", "HEAD") + (" and uncommitted changes" if changed else "")
 
 
 def result(seconds, kinds, runs):
     by_hand, small, large = seconds.values()
-    rows = [f"| {name} | {value * 1e3:.1f} ms |" for name, value in seconds.items()]
-    rows += [f"| meshax to by hand | {small / by_hand:.2f} |", f"| meshax, 4096 to 8 processors | {large / small:.2f} |"]
-    return "\n".join(
-        [
-            "# Tracing a training step",
-            "",
-            *__doc__.splitlines()[2:],
-            "",
-            f"Both programs communicate the same: {', '.join(f'{n} {kind}s' for kind, n in kinds.items())} a step.",
-            "",
-            "| | |",
-            "|---|---|",
-            *rows,
-            "",
-            f"- command: `python benchmarks/tracing.py --runs {runs} --write`",
-            f"- processor: {cpu_model()}",
-            f"- Python {platform.python_version()}, jax {jax.__version__}, meshax {mx.__version__}",
-            f"- commit: {commit()}",
-            "",
-        ]
-    )
+    description = "\n".join(__doc__.splitlines()[2:])
+    times = "\n".join(f"| {name} | {value * 1e3:.1f} ms |" for name, value in seconds.items())
+    return f"""# Tracing a training step
+
+{description}
+
+Both programs communicate the same: {", ".join(f"{count} {kind}s" for kind, count in kinds.items())} a step.
+
+| | |
+|---|---|
+{times}
+| meshax to by hand | {small / by_hand:.2f} |
+| meshax, 4096 to 8 processors | {large / small:.2f} |
+
+- command: `python benchmarks/tracing.py --runs {runs} --write`
+- processor: {cpu_model()}
+- Python {platform.python_version()}, jax {jax.__version__}, meshax {mx.__version__}
+- commit: {commit()}
+"""
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=15, help="how often each is traced (%(default)s)")
+    parser.add_argument("--runs", type=int, default=25, help="how often each is traced (%(default)s)")
     parser.add_argument("--write", action="store_true", help=f"write the result to {RESULT.relative_to(ROOT)}")
     options = parser.parse_args()
     if options.runs < 1:
         parser.error("--runs is at least 1")
     kinds = check_comparable()
     text = result(fastest(options.runs), kinds, options.runs)
-    print(text)
+    print(text, end="")
     if options.write:
         RESULT.parent.mkdir(exist_ok=True)
         RESULT.write_text(text)

@@ -5,7 +5,7 @@ import numpy as np
 
 import meshax as mx
 
-BATCH, LENGTH, VOCAB, D_MODEL, D_FF, HEADS, D_KV, LAYERS = 8, 16, 32, 24, 64, 8, 12, 4
+BATCH, LENGTH, VOCAB, D_MODEL, D_FF, HEADS, D_KV, LAYERS = 8, 16, 40, 24, 64, 8, 12, 4
 batch, length, vocab, d_model, d_ff, heads, d_kv, layers = mx.dims(
     batch=BATCH, length=LENGTH, vocab=VOCAB, d_model=D_MODEL, d_ff=D_FF, heads=HEADS, d_kv=D_KV, layers=LAYERS
 )

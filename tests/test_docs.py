@@ -57,7 +57,7 @@ def run(document):
         environment["XLA_FLAGS"] = re.sub(r"--xla_force_host_platform_device_count=\d+", "", flags)
     blocks = [(block.line, block.text) for block in blocks_of(document, "python")]
     given = json.dumps([str(document), blocks])
-    command = [sys.executable, "-c", RUN]
+    command = [sys.executable, "-W", "error", "-c", RUN]
     return subprocess.run(command, input=given, env=environment, capture_output=True, text=True, timeout=300)
 
 
@@ -134,7 +134,9 @@ def test_output_that_is_not_printed_is_found(tmp_path):
     assert list(missing_lines(document, printed)) == ["guide.md:4: not printed: │ all-reduce │ cols │"]
 
 
-@pytest.mark.parametrize("command", ["make demo", "make test VENV=.venv-3.12", "python tests/test_docs.py", "# a comment"])
+@pytest.mark.parametrize(
+    "command", ["make demo", "make test VENV=.venv-3.12", "python tests/test_docs.py", "# a comment"]
+)
 def test_commands_that_exist(tmp_path, command):
     assert not list(unknown_commands(make_document(tmp_path, f"```bash\n{command}\n```\n")))
 

@@ -224,25 +224,15 @@ def test_compile_needs_only_shapes():
     assert compiled.memory_analysis().argument_size_in_bytes == 6 * 3 * 4  # one slice of [batch:6, hidden:10/cols]
 
 
-def test_compile_and_a_call_are_one_program():
-    program = mx.spmd(lambda x: x * 2, mesh, "hidden:cols")
-    x = counting(hidden)
-
-    compiled = program.compile(x)
-
-    np.testing.assert_array_equal(compiled(mx.put(x, mesh, "hidden:cols")).numpy(), program(x).numpy())
-
-
 def test_shard_map_reads_out_specs_after_it_has_run_the_function():
     """JAX does not document this; `spmd` relies on it to trace once: results are known only then."""
-    jax_mesh = mesh.jax_mesh
     out_specs = []
 
     def fill(x):
         out_specs[:] = [PartitionSpec("rows")]
         return [x]
 
-    (y,) = jax.shard_map(fill, mesh=jax_mesh, in_specs=PartitionSpec("rows"), out_specs=out_specs)(np.arange(4))
+    (y,) = jax.shard_map(fill, mesh=mesh.jax_mesh, in_specs=PartitionSpec("rows"), out_specs=out_specs)(np.arange(4))
 
     assert y.sharding.spec == PartitionSpec("rows")
 

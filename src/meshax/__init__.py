@@ -3,6 +3,7 @@
 Write a tensor program once, with named dims. One layout line decides how it is split over a mesh of processors.
 """
 
+from .compat import widen_cpu_pool as _widen_cpu_pool
 from .dims import Dim, dims
 from .errors import DimError, DtypeError, LayoutError, MeshaxError, MeshError, OptimizerError, ShapeError
 from .layout import Layout
@@ -54,6 +55,7 @@ from .plan.report import explain as _explain
 from .program import Program, put, spmd
 from .tensor import Tensor, param, tensor
 
+_widen_cpu_pool()
 Program.explain = _explain  # type: ignore[attr-defined]  # reading programs stands above making them
 
 __version__ = "0.1.0"

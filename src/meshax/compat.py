@@ -4,6 +4,7 @@ Only this module knows how JAX spells the type of a value over the mesh axes, an
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,16 @@ import jax.extend
 from jax.interpreters import partial_eval
 
 _NONE: frozenset[str] = frozenset()
+
+
+def widen_cpu_pool() -> None:
+    """Gives XLA's CPU client more threads than virtual devices, unless the user has chosen their number.
+
+    With as many threads as devices, collectives of executions that wait for each other can take them all and never
+    end. Has no effect once JAX has started its CPU backend.
+    """
+    if "PJRT_NPROC" not in os.environ and "NPROC" not in os.environ:
+        os.environ["PJRT_NPROC"] = str(max(64, os.cpu_count() or 1))
 
 
 def varying_axes(x: Any) -> frozenset[str]:

@@ -70,6 +70,11 @@ class Mesh:
         """Whether programs can run on it, not only be traced or compiled."""
         return not self.is_abstract and self.topology is None
 
+    @property
+    def platform(self) -> str:
+        """What the processors are: "cpu", "gpu", "tpu", or "" if there are no devices."""
+        return "" if self.is_abstract else self.jax_mesh.devices.flat[0].platform
+
     def count(self, axes: Sequence[str]) -> int:
         """Returns the number of processors along some axes together."""
         return math.prod(self.axes[axis] for axis in axes)

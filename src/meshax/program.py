@@ -4,6 +4,7 @@
 on the mesh before the call, so what a call returns goes into the next one without a copy and without a second trace.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,11 @@ from .transfer import crop, pad_to
 
 Array = Any
 
+# XLA's CPU client (jax before 0.12) deadlocks when about 32 executions wait for their turn: the waiting ones hold the
+# threads that a running collective needs on the other devices. So on CPUs, calls run at most this far ahead.
+_CALLS_AHEAD = 2
+_in_flight: deque[Array] = deque()
+
 
 class Program:
     """A function that runs on a mesh under a layout. Call it as the function."""
@@ -31,7 +37,8 @@ class Program:
         self.setting = _setting(mesh, layout)
         self.donate = (donate,) if isinstance(donate, int) else tuple(donate)
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
-        self._jitted = jax.jit(self._run, donate_argnums=self.donate)
+        # beside the result, something to wait for that no later call can be donated
+        self._jitted = jax.jit(lambda *args: (self._run(*args), jnp.zeros(())), donate_argnums=self.donate)
 
     @property
     def mesh(self) -> Mesh:
@@ -51,7 +58,12 @@ class Program:
                 values=repr(self.mesh),
                 fix="use .explain or .compile, or make a mesh of devices.",
             )
-        return self._jitted(*_placed(args, self.setting))
+        result, done = self._jitted(*_placed(args, self.setting))
+        if self.mesh.platform == "cpu":
+            _in_flight.append(done)
+            if len(_in_flight) > _CALLS_AHEAD:
+                _in_flight.popleft().block_until_ready()
+        return result
 
     def jaxpr(self, *args: Any) -> Any:
         """Returns the traced program. Arguments may be `jax.ShapeDtypeStruct` tensors: nothing runs."""

@@ -11,7 +11,6 @@ from samples import counting
 
 batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
 
-
 x, w = counting(batch, hidden), counting(hidden, length)
 
 

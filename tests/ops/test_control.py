@@ -10,8 +10,7 @@ import pytest
 import meshax as mx
 from samples import counting
 
-batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
-
+batch, length = mx.dims(batch=6, length=4)
 
 x, xs = counting(batch), counting(length, batch)
 
@@ -229,17 +228,13 @@ MISTAKES = {
     ),
     "a policy that there is not": (
         mx.ShapeError,
-        lambda: mx.remat(loss_of, policy="dots"),
+        lambda: mx.remat(mx.sum, policy="dots"),
         """
         there is no policy 'dots'.
           fix: use None, "collectives", or one of jax.checkpoint_policies.
         """,
     ),
 }
-
-
-def loss_of(x):
-    return mx.sum(x)
 
 
 @pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)

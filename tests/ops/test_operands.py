@@ -9,10 +9,36 @@ import pytest
 import meshax as mx
 from samples import counting
 
-batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
+batch = mx.Dim("batch", 6)
+
+x, array = counting(batch), np.zeros((6, 4), np.float32)
 
 
-x = counting(batch)
+@pytest.mark.parametrize(
+    "op",
+    [
+        *("sum", "mean", "var", "prod", "max", "min", "logsumexp"),
+        *("exp", "relu", "sqrt", "tanh", "negative", "isnan", "clip", "stop_gradient"),
+    ],
+)
+def test_every_operation_names_itself(op):
+    with pytest.raises(mx.ShapeError) as raised:
+        getattr(mx, op)(array)
+    assert str(raised.value).startswith(f"mx.{op} takes tensors, not ndarray.\n  values: shape (6, 4)\n")
+
+
+@pytest.mark.parametrize(
+    ("op", "argument"),
+    [
+        *(("argmax", batch), ("argmin", batch), ("softmax", batch), ("log_softmax", batch), ("transpose", batch)),
+        *(("broadcast", batch), ("reshape", batch), ("rename", {"batch": "length"})),
+    ],
+)
+def test_every_operation_with_dims_names_itself(op, argument):
+    with pytest.raises(mx.ShapeError) as raised:
+        getattr(mx, op)(array, argument)
+    assert str(raised.value).startswith(f"mx.{op} takes tensors, not ndarray.\n  values: shape (6, 4)\n")
+
 
 MISTAKES = {
     "a numpy array": (
@@ -86,35 +112,6 @@ MISTAKES = {
         """,
     ),
 }
-
-
-ARRAY = np.zeros((6, 4), np.float32)
-
-
-@pytest.mark.parametrize(
-    "op",
-    [
-        *("sum", "mean", "var", "prod", "max", "min", "logsumexp"),
-        *("exp", "relu", "sqrt", "tanh", "negative", "isnan", "clip", "stop_gradient"),
-    ],
-)
-def test_every_operation_names_itself(op):
-    with pytest.raises(mx.ShapeError) as raised:
-        getattr(mx, op)(ARRAY)
-    assert str(raised.value).startswith(f"mx.{op} takes tensors, not ndarray.\n  values: shape (6, 4)\n")
-
-
-@pytest.mark.parametrize(
-    ("op", "argument"),
-    [
-        *(("argmax", batch), ("argmin", batch), ("softmax", batch), ("log_softmax", batch), ("transpose", batch)),
-        *(("broadcast", batch), ("reshape", batch), ("rename", {"batch": "length"})),
-    ],
-)
-def test_every_operation_with_dims_names_itself(op, argument):
-    with pytest.raises(mx.ShapeError) as raised:
-        getattr(mx, op)(ARRAY, argument)
-    assert str(raised.value).startswith(f"mx.{op} takes tensors, not ndarray.\n  values: shape (6, 4)\n")
 
 
 @pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)

@@ -9,8 +9,7 @@ import pytest
 import meshax as mx
 from samples import counting
 
-batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
-
+batch, hidden = mx.dims(batch=6, hidden=10)
 
 key = jax.random.key(7)
 

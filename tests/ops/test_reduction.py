@@ -10,7 +10,6 @@ from samples import counting
 
 batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
 
-
 x = counting(batch, length, hidden)
 
 

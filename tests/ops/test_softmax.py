@@ -10,8 +10,7 @@ import pytest
 import meshax as mx
 from samples import counting
 
-batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
-
+batch, length = mx.dims(batch=6, length=4)
 
 logits, labels = counting(batch, length) / 7, mx.tensor(np.int32([0, 3, 1, 2, 2, 0]), batch)
 

@@ -86,13 +86,10 @@ def _stays_unsettled(xs: list[Tensor], num_operands: int, pending: str) -> bool:
     first = xs[0]
     if current() is None:
         return False
-    if len(xs) == 1 and num_operands == 1 or pending == "scale" and len(xs) == 1:
-        return bool(pending) if first._pending else first._placement is not None
-    alike = all(
-        x.dims == first.dims and x._pending == first._pending and x._placement == first._placement and x.role == first.role
-        for x in xs
-    )
-    return pending == "sum" and bool(first._pending) and alike and len(xs) == num_operands
+    if len(xs) == 1:
+        return pending == "scale" if first._pending else first._placement is not None
+    same = all((x.dims, x.role, x._placement, x._pending) == (first.dims, first.role, first._placement, first._pending) for x in xs)
+    return pending == "sum" and bool(first._pending) and same and len(xs) == num_operands
 
 
 def _binary(fn: Callable[..., Any], name: str, pending: str = "") -> Callable[..., Tensor]:

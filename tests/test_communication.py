@@ -1,0 +1,280 @@
+"""Communication is minimal: what a decoder under each layout sends, in the trace and in the compiled program."""
+
+import re
+from collections import Counter
+
+import decoder
+import hlo
+import jax
+import numpy as np
+import optax
+import pytest
+from decoder import BATCH, D_FF, D_KV, D_MODEL, HEADS, LAYERS, LENGTH, VOCAB
+
+import meshax as mx
+from meshax import optim
+
+MESH = "data:2 model:4"
+DATA, MODEL = 2, 4
+TENSOR = "heads:model d_ff:model vocab:model"
+STREAM = (BATCH, LENGTH, D_MODEL)
+
+
+def traced(program, *args):
+    """Returns {(kind, axes, elements): times} of the traced program."""
+    counts = Counter()
+    for c in program.explain(*args).collectives:
+        counts[c.kind, c.axes, c.elements] += c.count
+    return counts
+
+
+def compiled(program, *args):
+    """Returns {(kind, elements): times} of the compiled program."""
+    return Counter({(kind, n): k for kind, found in hlo.operands(program.compile(*args)).items() for n, k in found.items()})
+
+
+def without_axes(counts):
+    merged = Counter()
+    for (kind, _, elements), times in counts.items():
+        merged[kind, elements] += times
+    return merged
+
+
+def make(layout, step=decoder.sgd):
+    return mx.spmd(step, mx.Mesh(MESH), layout)
+
+
+@pytest.fixture(scope="module")
+def args():
+    return decoder.init(), *decoder.tokens()
+
+
+def phases(program, args, elements):
+    counts = Counter()
+    for c in program.explain(*args).collectives:
+        if c.elements == elements:
+            counts[c.kind, c.phase] += c.count
+    return counts
+
+
+def sizes_of(tree, split_by=lambda dims: 1):
+    """Returns how often each number of elements of a parameter on one processor occurs."""
+    leaves = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, mx.Tensor))
+    return Counter(x.size // split_by({d.name for d in x.dims}) for x in leaves)
+
+
+def by_model(names):
+    return MODEL if names & {"heads", "d_ff", "vocab"} else 1
+
+
+def test_tensor_parallel_two_all_reduces_forward_and_two_backward_a_layer(args):
+    stream = int(np.prod(STREAM))
+    program = make(TENSOR)
+    # one more each way: the embedding's result, and the gradient of what the logits are made of
+    assert phases(program, args, stream) == {
+        ("all-reduce", "forward"): 2 * LAYERS + 1,
+        ("all-reduce", "backward"): 2 * LAYERS + 1,
+    }
+    labels = BATCH * LENGTH
+    assert traced(program, *args) == {
+        ("all-reduce", ("model",), stream): 4 * LAYERS + 2,
+        ("all-reduce", ("model",), labels): 3,  # maximum, normaliser, the label's logit
+    }
+    assert compiled(program, *args) == without_axes(traced(program, *args))
+
+
+def with_remat(policy):
+    layer = mx.remat(decoder.layer, policy=policy)
+    return lambda *args: decoder.sgd(*args, loss=lambda *a: decoder.loss(*a, layer=layer))
+
+
+def test_remat_repeats_one_all_reduce_a_layer_unless_collectives_are_kept(args):
+    stream = int(np.prod(STREAM))
+    plain = {("all-reduce", "forward"): 2 * LAYERS + 1, ("all-reduce", "backward"): 2 * LAYERS + 1}
+    assert phases(make(TENSOR, with_remat("collectives")), args, stream) == plain
+    assert phases(make(TENSOR, with_remat(None)), args, stream) == plain | {("all-reduce", "recompute"): LAYERS}
+
+
+@pytest.mark.parametrize("microbatches", [None, 4])
+def test_data_parallel_reduces_each_gradient_once(args, microbatches):
+    options = {} if microbatches is None else {"microbatches": microbatches, "over": "batch"}
+    program = make("batch:data", lambda *a: decoder.sgd(*a, **options))
+    wanted = Counter({("all-reduce", ("data",), n): times for n, times in sizes_of(args[0]).items()})
+    wanted["all-reduce", ("data",), 1] += microbatches or 1  # the loss
+    assert traced(program, *args) == wanted
+    assert compiled(program, *args) == without_axes(wanted)
+
+
+def test_data_and_tensor_parallel(args):
+    stream = BATCH // DATA * LENGTH * D_MODEL
+    program = make("batch:data " + TENSOR)
+    wanted = Counter({("all-reduce", ("data",), n): times for n, times in sizes_of(args[0], by_model).items()})
+    wanted["all-reduce", ("data",), 1] += 1
+    wanted["all-reduce", ("model",), stream] += 4 * LAYERS + 2
+    wanted["all-reduce", ("model",), BATCH // DATA * LENGTH] += 3
+    assert traced(program, *args) == wanted
+    assert compiled(program, *args) == without_axes(wanted)
+
+
+def layer_weights():
+    """Returns the sizes of the parameters of one layer: the norms, attention, feed-forward."""
+    return Counter({D_MODEL: 2, D_MODEL * HEADS * D_KV: 4, D_MODEL * D_FF: 2})
+
+
+def test_stored_parameters_are_gathered_forward_and_backward_and_scattered_once(args):
+    program = make(mx.Layout("batch:data", params="d_model:data"))
+    outside = Counter({VOCAB * D_MODEL: 2, D_MODEL: 1})  # embedding, logits, the last norm
+    gathers, scatters = Counter(), Counter()
+    for size, times in layer_weights().items():
+        gathers[size // DATA] += 2 * LAYERS * times
+        scatters[size] += LAYERS * times
+    for size, times in outside.items():
+        gathers[size // DATA] += 2 * times
+        scatters[size] += times
+    gathers[VOCAB * D_MODEL // DATA] -= 1  # one-hot tokens have no gradient: nothing needs the embedding again
+    wanted = Counter({("all-gather", ("data",), n): times for n, times in gathers.items()})
+    wanted += Counter({("reduce-scatter", ("data",), n): times for n, times in scatters.items()})
+    wanted["all-reduce", ("data",), 1] += 1
+    counts = traced(program, *args)
+    assert counts == wanted
+    # outside of loops XLA may find that a gather is done twice, and do it once
+    assert not compiled(program, *args) - without_axes(counts)
+    for c in program.explain(*args).collectives:
+        if c.elements in {n for size in layer_weights() for n in (size, size // DATA)} and c.elements > D_MODEL:
+            assert c.count == LAYERS, "inside the loop over layers"
+
+
+def test_stored_parameters_keep_at_most_two_layers_whole():
+    d_model, d_ff, layers, batch = mx.dims(d_model=128, d_ff=2048, layers=12, batch=8)
+
+    def body(x, w):
+        h = mx.tanh(mx.einsum(x, w["in"], over=d_model))
+        return x + mx.einsum(h, w["out"], over=d_ff), None
+
+    def loss(w, x):
+        x, _ = mx.scan(body, x, w, over=layers)
+        return mx.mean(x * x)
+
+    def step(w, x):
+        value, grads = mx.value_and_grad(loss)(w, x)
+        return jax.tree.map(lambda p, g: p - g, w, grads), value
+
+    struct = lambda *dims: mx.tensor(jax.ShapeDtypeStruct([d.size for d in dims], np.float32), dims)  # noqa: E731
+    w = {"in": mx.param(struct(layers, d_model, d_ff)), "out": mx.param(struct(layers, d_ff, d_model))}
+    x = struct(batch, d_model)
+    one_layer = 2 * d_model.size * d_ff.size * 4
+    memory = {}
+    for name, params in (("whole", ""), ("stored", "d_model:data")):
+        program = mx.spmd(step, mx.Mesh("data:8"), mx.Layout("batch:data", params=params), donate=0)
+        memory[name] = program.compile(w, x).memory_analysis()
+    shards = layers.size * one_layer // 8  # the gradients, as they are stored
+    assert memory["stored"].argument_size_in_bytes < 1.1 * shards
+    assert memory["stored"].temp_size_in_bytes < shards + 2 * one_layer
+    assert memory["whole"].temp_size_in_bytes > layers.size * one_layer
+
+
+def test_optimizer_state_split_over_data_scatters_and_gathers_once(args):
+    optimizer = optim.from_optax(optax.adam(1e-3))
+
+    def step(w, state, inputs, targets):
+        value, grads = mx.value_and_grad(decoder.loss)(w, inputs, targets)
+        return *optimizer.apply(grads, state, w), value
+
+    program = make(mx.Layout("batch:data", optimizer="d_model:data"), step)
+    state = mx.spmd(optimizer.init, program.mesh, program.layout)(args[0])
+    wanted = Counter({("all-reduce", ("data",), 1): 1})
+    for size, times in sizes_of(args[0]).items():
+        wanted["reduce-scatter", ("data",), size] += times
+        wanted["all-gather", ("data",), size // DATA] += times
+    assert traced(program, args[0], state, *args[1:]) == wanted
+    assert compiled(program, args[0], state, *args[1:]) == without_axes(wanted)
+
+
+def test_sequence_parallel_never_all_reduces_the_stream(args):
+    program = make("length:model " + TENSOR)
+    stream = int(np.prod(STREAM))
+    counts = traced(program, *args)
+    assert not [n for kind, _, n in counts if kind == "all-reduce" and n >= stream // MODEL]
+    # each layer gathers and scatters twice forward, and the other way round twice backward; embedding and logits once
+    assert counts["all-gather", ("model",), stream // MODEL] == 4 * LAYERS + 2
+    assert counts["reduce-scatter", ("model",), stream] == 4 * LAYERS + 2
+    assert {n for kind, _, n in counts if kind == "all-reduce"} == {
+        LAYERS * D_MODEL,  # the norms' scales
+        D_MODEL,
+        BATCH * LENGTH,  # the softmax over the vocabulary
+    }
+    assert not compiled(program, *args) - without_axes(counts)
+
+
+def test_query_key_and_value_share_one_backward_all_reduce():
+    batch, d_model, heads = mx.dims(batch=4, d_model=6, heads=8)
+    x = mx.tensor(np.ones((4, 6), np.float32), (batch, d_model))
+    w = mx.tensor(np.ones((6, 8), np.float32), (d_model, heads))
+
+    def loss(x, w):
+        q, k, v = (mx.einsum(x, w * scale, over=d_model) for scale in (1.0, 2.0, 3.0))
+        return mx.sum(q * k * v)
+
+    program = mx.spmd(mx.grad(loss), mx.Mesh("model:8"), "heads:model")
+    assert traced(program, x, w) == {("all-reduce", ("model",), 24): 1}
+
+
+def test_a_cast_from_outside_a_loop_is_reduced_once():
+    batch, d_model, heads, layers = mx.dims(batch=4, d_model=6, heads=8, layers=5)
+    x = mx.tensor(np.ones((4, 6), np.float32), (batch, d_model))
+    w = mx.tensor(np.ones((5, 6, 8), np.float32), (layers, d_model, heads))
+
+    def loss(x, w):
+        total, _ = mx.scan(lambda sum, w: (sum + mx.einsum(x, w, over=d_model), None), mx.zeros((batch, heads)), w, over=layers)
+        return mx.sum(total * total)
+
+    program = mx.spmd(mx.grad(loss), mx.Mesh("model:8"), "heads:model")
+    counts = traced(program, x, w)
+    assert counts["all-reduce", ("model",), 24] == 1
+
+
+PENDING = {
+    "added": (lambda x, y: mx.einsum(x, y, over="k") + mx.einsum(x, y * 2, over="k"), {("all-reduce", 12): 1}),
+    "scaled": (lambda x, y: -(mx.einsum(x, y, over="k") * 2 / 3), {("all-reduce", 12): 1}),
+    "summed": (lambda x, y: mx.mean(mx.einsum(x, y, over="k")), {("all-reduce", 1): 1}),
+    "transposed": (lambda x, y: mx.transpose(mx.einsum(x, y, over="k"), "j i"), {("all-reduce", 12): 1}),
+    "used twice": (lambda x, y: (lambda z: mx.exp(z) * mx.sin(z))(mx.einsum(x, y, over="k")), {("all-reduce", 12): 1}),
+    "scattered": (lambda x, y: mx.einsum(x, y, over="k").rename(i="s"), {("reduce-scatter", 12): 1}),
+    "gathered": (lambda x, y: x.rename(k="u"), {("all-gather", 12): 1}),
+    "renamed alike": (lambda x, y: x.rename(k="s"), {}),
+    "moved": (lambda x, y: x.rename(k="u", i="s"), {("all-to-all", 6): 1}),
+    "cut": (lambda x, y: (mx.zeros(x.dims[:1]) + 1.0).rename(i="s"), {}),
+}
+
+
+@pytest.mark.parametrize("name", PENDING)
+def test_what_a_pending_sum_or_a_rename_costs(name):
+    fn, wanted = PENDING[name]
+    i, j, k = mx.dims(i=4, j=3, k=6)
+    mx.dims(s=4, u=6)
+    x = mx.tensor(np.arange(24, dtype=np.float32).reshape(4, 6), (i, k))
+    y = mx.tensor(np.arange(18, dtype=np.float32).reshape(6, 3), (k, j))
+    program = mx.spmd(fn, mx.Mesh("x:4" if name == "moved" else "x:2"), "k:x s:x")
+    found = Counter()
+    for c in program.explain(x, y).collectives:
+        found[c.kind, c.elements] += c.count
+    if name == "moved":
+        wanted = {("all-to-all", 8): 1}  # 6 over 4 is stored as 4 blocks of 2
+    assert found == wanted
+
+
+def test_the_trace_is_the_same_for_8_and_for_4096_processors():
+    batch, d_model, d_ff = mx.dims(batch=4096, d_model=512, d_ff=8192)
+
+    def loss(w, x):
+        h = mx.relu(mx.einsum(x, w["in"], over=d_model))
+        return mx.mean(mx.square(mx.einsum(h, w["out"], over=d_ff)))
+
+    struct = lambda *dims: mx.tensor(jax.ShapeDtypeStruct([d.size for d in dims], np.float32), dims)  # noqa: E731
+    w = {"in": struct(d_model, d_ff), "out": struct(d_ff, d_model)}
+    programs = [
+        mx.spmd(mx.value_and_grad(loss), mx.Mesh(mesh, abstract=True), "batch:data d_ff:model")
+        for mesh in ("data:2 model:4", "data:64 model:64")
+    ]
+    small, large = (re.findall(r" = (\w+)", str(p.jaxpr(w, struct(batch, d_model)))) for p in programs)
+    assert small == large
