@@ -17,7 +17,6 @@ jax.config.update("jax_num_cpu_devices", 8)
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 import decoder  # noqa: E402
-
 import meshax as mx  # noqa: E402
 
 LAYOUT = "batch:data heads:model d_ff:model vocab:model"

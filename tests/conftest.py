@@ -16,8 +16,6 @@ def _configure_environment() -> None:
     flags = [
         f"--xla_force_host_platform_device_count={NUM_DEVICES}",
         # On busy cores a processor may reach a collective late; the default of 40 seconds aborts the process.
-        "--xla_backend_optimization_level=0",  # the programs are tiny: compiling takes longer than running
-        "--xla_llvm_disable_expensive_passes=true",
         "--xla_cpu_collective_call_warn_stuck_timeout_seconds=60",
         "--xla_cpu_collective_call_terminate_timeout_seconds=300",
     ]

@@ -49,7 +49,7 @@ def norm(x, scale):
 
 
 def layer(x, w):
-    """One layer; `positions` are the tokens as attention and feed-forward see them, `length` as the stream holds them."""
+    """One layer; the stream holds `length` tokens, which attention and feed-forward see as `positions`."""
     h = norm(x, w["norm1"]).rename(length="positions")
     q = mx.einsum(h, w["q"], over=d_model)
     k = mx.einsum(h, w["k"], over=d_model).rename(positions="memory")

@@ -3,15 +3,15 @@
 import re
 from collections import Counter
 
-import decoder
-import hlo
 import jax
 import numpy as np
 import optax
 import pytest
-from decoder import BATCH, D_FF, D_KV, D_MODEL, HEADS, LAYERS, LENGTH, VOCAB
 
+import decoder
+import hlo
 import meshax as mx
+from decoder import BATCH, D_FF, D_KV, D_MODEL, HEADS, LAYERS, LENGTH, VOCAB
 from meshax import optim
 
 MESH = "data:2 model:4"
@@ -30,7 +30,9 @@ def traced(program, *args):
 
 def compiled(program, *args):
     """Returns {(kind, elements): times} of the compiled program."""
-    return Counter({(kind, n): k for kind, found in hlo.operands(program.compile(*args)).items() for n, k in found.items()})
+    return Counter(
+        {(kind, n): k for kind, found in hlo.operands(program.compile(*args)).items() for n, k in found.items()}
+    )
 
 
 def without_axes(counts):
@@ -225,7 +227,9 @@ def test_a_cast_from_outside_a_loop_is_reduced_once():
     w = mx.tensor(np.ones((5, 6, 8), np.float32), (layers, d_model, heads))
 
     def loss(x, w):
-        total, _ = mx.scan(lambda sum, w: (sum + mx.einsum(x, w, over=d_model), None), mx.zeros((batch, heads)), w, over=layers)
+        total, _ = mx.scan(
+            lambda sum, w: (sum + mx.einsum(x, w, over=d_model), None), mx.zeros((batch, heads)), w, over=layers
+        )
         return mx.sum(total * total)
 
     program = mx.spmd(mx.grad(loss), mx.Mesh("model:8"), "heads:model")

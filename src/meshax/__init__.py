@@ -59,3 +59,14 @@ _widen_cpu_pool()
 Program.explain = _explain  # type: ignore[attr-defined]  # reading programs stands above making them
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "abs", "all", "any", "arange", "argmax", "argmin", "broadcast", "ceil", "clip", "cond", "cos", "Dim",
+    "DimError", "dims", "DtypeError", "einsum", "erf", "exp", "expm1", "floor", "full", "gelu", "grad", "isfinite",
+    "isnan", "Layout", "LayoutError", "lift", "log", "log1p", "log_softmax", "logical_and", "logical_not",
+    "logical_or", "logsumexp", "max", "maximum", "mean", "Mesh", "MeshaxError", "MeshError", "min", "minimum",
+    "negative", "ones", "OptimizerError", "param", "prod", "Program", "put", "random", "relu", "remat", "rename",
+    "reshape", "round", "rsqrt", "scan", "ShapeError", "sigmoid", "sign", "silu", "sin", "softmax",
+    "softmax_cross_entropy", "softplus", "spmd", "sqrt", "square", "stop_gradient", "sum", "tanh", "tensor",
+    "Tensor", "transpose", "value_and_grad", "var", "where", "while_loop", "zeros",
+]  # fmt: skip

@@ -20,8 +20,8 @@ Array = Any
 Axes = tuple[str, ...]
 
 PRIMITIVES = frozenset(
-    "psum psum_invariant pmax pmin all_gather all_gather_invariant all_gather_reduced reduce_scatter all_to_all ppermute "
-    "unreduced_psum unreduced_reduce_scatter".split()
+    {"psum", "psum_invariant", "pmax", "pmin", "all_gather", "all_gather_invariant", "all_gather_reduced"}
+    | {"reduce_scatter", "all_to_all", "ppermute", "unreduced_psum", "unreduced_reduce_scatter"}
 )
 
 _local = threading.local()
@@ -142,5 +142,3 @@ def _as_ordered_integers(x: Array, sign: int) -> tuple[Array, Callable[[Array], 
     ordered = flip(lax.bitcast_convert_type(x.astype(wide), integer))
     ordered = jnp.where(jnp.isnan(x), largest if sign > 0 else ~largest, ordered)
     return ordered, lambda bits: lax.bitcast_convert_type(flip(bits), wide)
-
-

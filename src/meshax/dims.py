@@ -67,7 +67,9 @@ def parse_pairs(text: str, error: type[DimError] | type[Any], what: str, example
     for word in split_words(text):
         name, colon, value = word.partition(":")
         if not (name and colon and value) or ":" in value:
-            raise error(f"{word!r} is not a part of {what}.", values=repr(text), rule="each part is name:value.", fix=example)
+            raise error(
+                f"{word!r} is not a part of {what}.", values=repr(text), rule="each part is name:value.", fix=example
+            )
         pairs.append((name, value))
     return pairs
 
@@ -81,9 +83,13 @@ def dims(text: str = "", /, **sizes: int) -> Dims:
     (batch:128, hidden:1024)
     """
     made = []
-    for name, size in parse_pairs(text, DimError, "a list of dims", 'write for example mx.dims("batch:128 hidden:1024").'):
+    for name, size in parse_pairs(
+        text, DimError, "a list of dims", 'write for example mx.dims("batch:128 hidden:1024").'
+    ):
         if not size.isdecimal():
-            raise DimError(f"{size!r} is not a size for dim {name!r}.", values=repr(text), rule="a size is a positive integer.")
+            raise DimError(
+                f"{size!r} is not a size for dim {name!r}.", values=repr(text), rule="a size is a positive integer."
+            )
         made.append(Dim(name, int(size)))
     made += [Dim(name, size) for name, size in sizes.items()]
     return unique(made)

@@ -7,7 +7,7 @@ processors is cut into blocks of 3, 3, 3 and 1: each processor stores a block of
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 
 import jax
@@ -41,10 +41,12 @@ class Layout:
     optimizer: tuple[tuple[str, Axes], ...]
 
     def __init__(self, rules: RulesLike = "", params: RulesLike = "", optimizer: RulesLike = ""):
-        """Args:
-        rules: the dims of every tensor, as `"batch:rows hidden:cols"` or `{"batch": ("rows", "cols")}`.
-        params: rules added where a tensor is stored as a parameter (see `mx.param`).
-        optimizer: rules added where a tensor is stored as state of an optimizer.
+        """Reads the rules.
+
+        Args:
+            rules: the dims of every tensor, as `"batch:rows hidden:cols"` or `{"batch": ("rows", "cols")}`.
+            params: rules added where a tensor is stored as a parameter (see `mx.param`).
+            optimizer: rules added where a tensor is stored as state of an optimizer.
         """
         object.__setattr__(self, "rules", _parse(rules))
         object.__setattr__(self, "params", _parse(params))
@@ -66,7 +68,9 @@ class Layout:
 
     def __repr__(self) -> str:
         parts = [f'"{_show_rules(self.rules)}"']
-        parts += [f'{name}="{_show_rules(r)}"' for name, r in (("params", self.params), ("optimizer", self.optimizer)) if r]
+        parts += [
+            f'{name}="{_show_rules(r)}"' for name, r in (("params", self.params), ("optimizer", self.optimizer)) if r
+        ]
         return f"Layout({', '.join(parts)})"
 
 
@@ -76,7 +80,9 @@ def _parse(rules: RulesLike) -> tuple[tuple[str, Axes], ...]:
     elif isinstance(rules, Mapping):
         pairs = list(rules.items())
     else:
-        raise LayoutError(f"a layout is a string or a dict, not {type(rules).__name__}.", values=repr(rules), fix=_EXAMPLE)
+        raise LayoutError(
+            f"a layout is a string or a dict, not {type(rules).__name__}.", values=repr(rules), fix=_EXAMPLE
+        )
     parsed: dict[str, Axes] = {}
     for dim, given in pairs:
         dim = dim.name if isinstance(dim, Dim) else dim
@@ -91,7 +97,9 @@ def _parse(rules: RulesLike) -> tuple[tuple[str, Axes], ...]:
                 fix=f'to split it over several axes, join them: "{dim}:{"+".join(parsed[dim] + axes)}".',
             )
         if len(set(axes)) != len(axes):
-            raise LayoutError(f"dim {dim!r} is split twice over one axis.", values=repr(rules), fix="name each axis once.")
+            raise LayoutError(
+                f"dim {dim!r} is split twice over one axis.", values=repr(rules), fix="name each axis once."
+            )
         parsed[dim] = axes
     return tuple(parsed.items())
 
@@ -129,16 +137,23 @@ class Setting:
         for dim, axes in self.layout.all_rules():
             for axis in axes:
                 if axis not in self.mesh.axes:
-                    problems.append(f'"{dim}:{"+".join(axes)}": no mesh axis {axis!r}; {did_you_mean(axis, self.mesh.axes)}')
+                    problems.append(
+                        f'"{dim}:{"+".join(axes)}": no mesh axis {axis!r}; {did_you_mean(axis, self.mesh.axes)}'
+                    )
             if dim not in known_names():
-                problems.append(f'"{dim}:{"+".join(axes)}": no dim {dim!r} was ever made; {did_you_mean(dim, known_names())}')
+                problems.append(
+                    f'"{dim}:{"+".join(axes)}": no dim {dim!r} was ever made; {did_you_mean(dim, known_names())}'
+                )
         for role in ROLES:
             for dim, axes in self._rules[role].items():
                 if len(set(axes)) != len(axes):
-                    problems.append(f'"{dim}:{"+".join(axes)}": the main rule and the one for {role} name the same axis.')
+                    problems.append(
+                        f'"{dim}:{"+".join(axes)}": the main rule and the one for {role} name the same axis.'
+                    )
         if problems:
             raise LayoutError(
-                "the layout does not fit the mesh or the program." + "".join(f"\n    {p}" for p in dict.fromkeys(problems)),
+                "the layout does not fit the mesh or the program."
+                + "".join(f"\n    {p}" for p in dict.fromkeys(problems)),
                 values=f"{self.layout} on {self.mesh}",
                 rule="a rule names a dim that exists and axes of the mesh.",
                 fix="correct or remove these rules.",
@@ -169,6 +184,7 @@ class Setting:
             fix="split one of them over another axis, or rename it where they meet, to a name without a rule.",
         )
 
+    @cache  # noqa: B019  # settings are few, and this is asked for at every operand
     def local_shape(self, shape: Dims, placement: Placement) -> tuple[int, ...]:
         """Returns the shape of the slice that one processor stores, padding included."""
         return tuple(block_size(d.size, self.mesh.count(axes)) for d, axes in zip(shape, placement, strict=True))
@@ -201,7 +217,7 @@ def ambient(setting: Setting) -> Any:
     return _ambient(setting)
 
 
-@lru_cache(maxsize=None)
+@cache
 def canonical(setting: Setting | None, shape: Dims, role: str | None) -> Placement:
     """Returns the placement that a settled tensor has."""
     return ((),) * len(shape) if setting is None else setting.placement(shape, role)

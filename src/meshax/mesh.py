@@ -36,11 +36,13 @@ class Mesh:
         abstract: bool = False,
         topology: str | None = None,
     ):
-        """Args:
-        spec: the axes and their sizes, as in `"rows:2 cols:4"`; one size may be -1: all remaining devices.
-        devices: the devices to use; by default the first ones that JAX knows.
-        abstract: no devices at all, for tracing and explaining.
-        topology: a machine that is not there, as in `"tpu v2:16x16"`, for compiling too.
+        """Arranges the devices.
+
+        Args:
+            spec: the axes and their sizes, as in `"rows:2 cols:4"`; one size may be -1: all remaining devices.
+            devices: the devices to use; by default the first ones that JAX knows.
+            abstract: no devices at all, for tracing and explaining.
+            topology: a machine that is not there, as in `"tpu v2:16x16"`, for compiling too.
         """
         if sum((devices is not None, abstract, topology is not None)) > 1:
             raise MeshError(
@@ -63,7 +65,9 @@ class Mesh:
             self.jax_mesh: Any = AbstractMesh(shape, names, axis_types=types)
         else:
             _check_enough(self.axes, self.size, available, topology)
-            self.jax_mesh = jax.sharding.Mesh(_arrange(shape, available, explicit=devices is not None), names, axis_types=types)
+            self.jax_mesh = jax.sharding.Mesh(
+                _arrange(shape, available, explicit=devices is not None), names, axis_types=types
+            )
 
     @property
     def has_devices(self) -> bool:
@@ -92,13 +96,17 @@ class Mesh:
 
 def _parse(spec: str) -> dict[str, int]:
     if not isinstance(spec, str):
-        raise MeshError(f"a mesh is described by a string, not by {type(spec).__name__}.", values=repr(spec), fix=_EXAMPLE)
+        raise MeshError(
+            f"a mesh is described by a string, not by {type(spec).__name__}.", values=repr(spec), fix=_EXAMPLE
+        )
     axes: dict[str, int] = {}
     for name, text in parse_pairs(spec, MeshError, "a mesh", _EXAMPLE):
         if not name.isidentifier():
             raise MeshError(f"{name!r} is not a name for a mesh axis.", values=repr(spec), fix=_EXAMPLE)
         if name in axes:
-            raise MeshError(f"mesh axis {name!r} is given twice.", values=repr(spec), fix="give each axis a name of its own.")
+            raise MeshError(
+                f"mesh axis {name!r} is given twice.", values=repr(spec), fix="give each axis a name of its own."
+            )
         if text != "-1" and (not text.isdecimal() or int(text) < 1):
             raise MeshError(
                 f"{text!r} is not a size for mesh axis {name!r}.",

@@ -32,7 +32,9 @@ _in_flight: deque[Array] = deque()
 class Program:
     """A function that runs on a mesh under a layout. Call it as the function."""
 
-    def __init__(self, fn: Callable[..., Any], mesh: Mesh, layout: Layout | RulesLike, donate: int | Sequence[int] = ()):
+    def __init__(
+        self, fn: Callable[..., Any], mesh: Mesh, layout: Layout | RulesLike, donate: int | Sequence[int] = ()
+    ):
         self.fn = fn
         self.setting = _setting(mesh, layout)
         self.donate = (donate,) if isinstance(donate, int) else tuple(donate)
@@ -145,7 +147,9 @@ def put(tree: Any, mesh: Mesh, layout: Layout | RulesLike) -> Any:
 
 def _setting(mesh: Mesh, layout: Layout | RulesLike) -> Setting:
     if not isinstance(mesh, Mesh):
-        raise MeshError(f"the mesh is a {type(mesh).__name__}.", values=repr(mesh), fix='make one: mx.Mesh("rows:2 cols:4").')
+        raise MeshError(
+            f"the mesh is a {type(mesh).__name__}.", values=repr(mesh), fix='make one: mx.Mesh("rows:2 cols:4").'
+        )
     return Setting(mesh, layout if isinstance(layout, Layout) else Layout(layout)).check()
 
 
@@ -155,9 +159,9 @@ def _placed(tree: Any, setting: Setting) -> Any:
 
 def _abstract(tree: Any, setting: Setting) -> Any:
     def struct(x: Any, shape: tuple[int, ...], spec: PartitionSpec) -> jax.ShapeDtypeStruct:
-        if setting.mesh.is_abstract:
-            return jax.ShapeDtypeStruct(shape, x.dtype)
-        return jax.ShapeDtypeStruct(shape, x.dtype, sharding=NamedSharding(setting.mesh.jax_mesh, spec))
+        dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
+        sharding = None if setting.mesh.is_abstract else NamedSharding(setting.mesh.jax_mesh, spec)
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     def of_tensor(x: Tensor) -> Tensor:
         placement = canonical(setting, x.dims, x.role)
@@ -204,7 +208,7 @@ def _place_tensor(x: Tensor, setting: Setting) -> Tensor:
     return Tensor(slices, x.dims, x.role)
 
 
-def _padded_slice(host: np.ndarray, index: tuple[slice, ...], shape: tuple[int, ...]) -> np.ndarray:
+def _padded_slice(host: np.ndarray, index: Any, shape: tuple[int, ...]) -> np.ndarray:
     part = host[index]
     bounds = [piece.indices(size)[:2] for piece, size in zip(index, shape, strict=True)]
     missing = [(0, stop - start - have) for (start, stop), have in zip(bounds, part.shape, strict=True)]

@@ -7,7 +7,7 @@ which collective settles it; flattening the pytree does too, so what crosses a J
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +78,28 @@ class Tensor:
         """Returns the only element as a Python number."""
         return self.numpy().item()
 
-    __float__ = __int__ = __index__ = __bool__ = None  # type: ignore[assignment]  # set below
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    if TYPE_CHECKING:  # attached by meshax.ops, which stands above
+
+        def _operator(self, other: Any) -> "Tensor": ...
+        def _unary(self) -> "Tensor": ...
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _operator
+        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _operator
+        __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lt__ = __le__ = __gt__ = __ge__ = _operator
+        __eq__ = __ne__ = _operator  # type: ignore[assignment]
+        __neg__ = __abs__ = __invert__ = _unary
+
+        def astype(self, dtype: Any) -> "Tensor": ...  # noqa: D102
+        def rename(self, **names: DimLike) -> "Tensor": ...  # noqa: D102
 
     def __repr__(self) -> str:
         try:
@@ -105,17 +126,6 @@ class Tensor:
     def tree_unflatten(cls, static: tuple[Dims, str | None], leaves: Sequence[Any]) -> "Tensor":
         """Makes a tensor of whatever stands for its array."""
         return cls(leaves[0], *static)
-
-
-def _to_python(kind: type) -> Any:
-    def convert(self: Tensor) -> Any:
-        return kind(self.item())
-
-    return convert
-
-
-Tensor.__float__, Tensor.__int__, Tensor.__bool__ = map(_to_python, (float, int, bool))  # type: ignore[assignment]
-Tensor.__index__ = _to_python(int)  # type: ignore[assignment]
 
 
 def _on_host(x: Tensor) -> bool:
@@ -165,7 +175,9 @@ def param(x: Tensor) -> Tensor:
     Communication: none (inside a program, a slice).
     """
     if not isinstance(x, Tensor):
-        raise DimError(f"mx.param takes a tensor, not {type(x).__name__}.", fix='name its dims first: mx.tensor(x, "rows cols").')
+        raise DimError(
+            f"mx.param takes a tensor, not {type(x).__name__}.", fix='name its dims first: mx.tensor(x, "rows cols").'
+        )
     return with_role(x, "param")
 
 

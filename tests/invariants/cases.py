@@ -7,9 +7,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from layouts import reference
 
 import meshax as mx
+from layouts import reference
 
 # Distinct sizes; over 2, 4 and 8 processors some divide and some do not, one is smaller than the mesh.
 a, b, c, d = mx.dims(a=8, b=5, c=6, d=3)
@@ -59,8 +59,10 @@ class Group:
 
 
 def _unary(*names):
-    return [Case(n, getattr(mx, n), getattr(jax.lax if n in ("rsqrt", "erf") else jnp, n, None) or getattr(jax.nn, n)) for n in names]
-
+    return [
+        Case(n, getattr(mx, n), getattr(jax.lax if n in ("rsqrt", "erf") else jnp, n, None) or getattr(jax.nn, n))
+        for n in names
+    ]
 
 
 ELEMENTWISE = Group(
@@ -156,9 +158,21 @@ INDEX = Group(
         Case("prod", lambda x: mx.prod(x, over="b"), lambda x: jnp.prod(x, axis=1)),
         Case("all", lambda x: mx.all(x > -2.9, over=(a, b)), lambda x: jnp.all(x > -2.9, axis=(0, 1))),
         Case("any", lambda x: mx.any(x > 0.99, over=c), lambda x: jnp.any(x > 0.99, axis=2)),
-        Case("argmax", lambda x: mx.argmax(mx.round(x), over=b), lambda x: jnp.argmax(jnp.round(x), axis=1).astype(np.int32)),
-        Case("argmin", lambda x: mx.argmin(mx.round(x), over=a), lambda x: jnp.argmin(jnp.round(x), axis=0).astype(np.int32)),
-        Case("ties", lambda x: mx.max(mx.round(x) + 0 * x, over="a c"), lambda x: jnp.max(jnp.round(x) + 0 * x, axis=(0, 2))),
+        Case(
+            "argmax",
+            lambda x: mx.argmax(mx.round(x), over=b),
+            lambda x: jnp.argmax(jnp.round(x), axis=1).astype(np.int32),
+        ),
+        Case(
+            "argmin",
+            lambda x: mx.argmin(mx.round(x), over=a),
+            lambda x: jnp.argmin(jnp.round(x), axis=0).astype(np.int32),
+        ),
+        Case(
+            "ties",
+            lambda x: mx.max(mx.round(x) + 0 * x, over="a c"),
+            lambda x: jnp.max(jnp.round(x) + 0 * x, axis=(0, 2)),
+        ),
         Case("softmax", lambda x: mx.softmax(x, over=b), lambda x: jax.nn.softmax(x, axis=1)),
         Case("log_softmax", lambda x: mx.log_softmax(x, over=a), lambda x: jax.nn.log_softmax(x, axis=0)),
         Case("transpose", lambda x: mx.transpose(x, (c, a, b)), lambda x: jnp.transpose(x, (2, 0, 1))),

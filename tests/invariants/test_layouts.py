@@ -1,10 +1,10 @@
 """Every op, on every mesh, under every legal layout, equals the op on whole arrays, forward and gradient."""
 
 import pytest
-from cases import GROUPS
-from layouts import MESHES, check_group, sampled_layouts
 
 import meshax as mx
+from cases import GROUPS
+from layouts import MESHES, check_group, sampled_layouts
 
 
 @pytest.mark.parametrize("mesh", MESHES)

@@ -5,9 +5,9 @@ import random
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from layouts import WHOLE, assert_same, forward_and_gradient, place_with_garbage, reference
 
 import meshax as mx
+from layouts import WHOLE, assert_same, forward_and_gradient, place_with_garbage, reference
 from meshax.layout import Setting
 
 MESHES = ("x:2", "x:8", "x:3", "x:2 y:2", "x:2 y:4", "x:3 y:2", "x:2 y:2 z:2")

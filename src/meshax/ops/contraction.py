@@ -30,7 +30,9 @@ def einsum(*xs: Tensor, out: DimsLike | None = None, over: DimsLike | None = Non
     Communication: none, if no summed dim is split; otherwise a pending sum, reduced by its first use.
     """
     if not xs:
-        raise ShapeError("mx.einsum needs at least one tensor.", fix="write for example mx.einsum(x, w, out=(batch, hidden)).")
+        raise ShapeError(
+            "mx.einsum needs at least one tensor.", fix="write for example mx.einsum(x, w, out=(batch, hidden))."
+        )
     xs = tuple(check_tensor(x, "einsum") for x in xs)
     if (out is None) == (over is None):
         raise ShapeError(
@@ -54,7 +56,9 @@ def einsum(*xs: Tensor, out: DimsLike | None = None, over: DimsLike | None = Non
         every = union(*(x.dims for x in xs))
         setting.placement(every, operands=[x.dims for x in xs])
     letters = dict(zip((dim.name for dim in every), _LETTERS, strict=False))
-    equation = ",".join("".join(letters[d.name] for d in x.dims) for x in xs) + "->" + "".join(letters[d.name] for d in result)
+    equation = (
+        ",".join("".join(letters[d.name] for d in x.dims) for x in xs) + "->" + "".join(letters[d.name] for d in result)
+    )
 
     def product(*arrays: Any) -> Any:
         if setting is None:

@@ -36,7 +36,8 @@ class _Packed:
     """A pytree with tensors, as a list of arrays and what it takes to rebuild it."""
 
     def __init__(self, tree: Any):
-        leaves, self.treedef = jax.tree.flatten(tree, is_leaf=is_tensor)
+        leaves, treedef = jax.tree.flatten(tree, is_leaf=is_tensor)
+        self.treedef: Any = treedef
         self.kinds = [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in leaves]
         self.arrays = [settled_array(leaf) if is_tensor(leaf) else jnp.asarray(leaf) for leaf in leaves]
 
@@ -224,7 +225,9 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
     if policy == "collectives":
         policy = _keep_collectives
     elif isinstance(policy, str):
-        raise ShapeError(f"there is no policy {policy!r}.", fix='use None, "collectives", or one of jax.checkpoint_policies.')
+        raise ShapeError(
+            f"there is no policy {policy!r}.", fix='use None, "collectives", or one of jax.checkpoint_policies.'
+        )
     return jax.checkpoint(fn, policy=policy)
 
 

@@ -34,13 +34,13 @@ def lift(fn: Callable[..., Any], *, name: str | None = None) -> Callable[..., Te
 
     Communication: none; a pending sum is reduced first.
     """
-    name = name or getattr(fn, "__name__", "lift")
+    called: str = name or str(getattr(fn, "__name__", "lift"))
 
     def lifted(*operands: Operand, **options: Any) -> Tensor:
-        return apply(functools.partial(fn, **options) if options else fn, operands, name)
+        return apply(functools.partial(fn, **options) if options else fn, operands, called)
 
-    lifted.__name__ = lifted.__qualname__ = name
-    lifted.__doc__ = f"Applies `{name}` elementwise, by name.\n\nCommunication: none; a pending sum is reduced first."
+    lifted.__name__ = lifted.__qualname__ = called
+    lifted.__doc__ = f"Applies `{called}` elementwise, by name.\n\nCommunication: none; a pending sum is reduced first."
     return lifted
 
 
@@ -88,7 +88,10 @@ def _stays_unsettled(xs: list[Tensor], num_operands: int, pending: str) -> bool:
         return False
     if len(xs) == 1:
         return pending == "scale" if first._pending else first._placement is not None
-    same = all((x.dims, x.role, x._placement, x._pending) == (first.dims, first.role, first._placement, first._pending) for x in xs)
+    same = all(
+        (x.dims, x.role, x._placement, x._pending) == (first.dims, first.role, first._placement, first._pending)
+        for x in xs
+    )
     return pending == "sum" and bool(first._pending) and same and len(xs) == num_operands
 
 
@@ -149,10 +152,10 @@ def _attach_operators() -> None:
         setattr(Tensor, f"__r{name}__", _swapped(_binary(fn, name, reversed_pending)))
     for name in _COMPARISONS:
         setattr(Tensor, f"__{name}__", _binary(getattr(operator, name), name))
-    Tensor.__neg__ = lambda self: apply(operator.neg, (self,), "neg", "scale")  # type: ignore[attr-defined]
-    Tensor.__abs__ = lambda self: apply(operator.abs, (self,), "abs")  # type: ignore[attr-defined]
-    Tensor.__invert__ = lambda self: apply(operator.invert, (self,), "invert")  # type: ignore[attr-defined]
-    Tensor.astype = astype  # type: ignore[attr-defined]
+    Tensor.__neg__ = lambda self: apply(operator.neg, (self,), "neg", "scale")  # type: ignore
+    Tensor.__abs__ = lambda self: apply(operator.abs, (self,), "abs")  # type: ignore
+    Tensor.__invert__ = lambda self: apply(operator.invert, (self,), "invert")  # type: ignore
+    Tensor.astype = astype  # type: ignore
 
 
 def _swapped(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -5,6 +5,7 @@ copies over the axes that split the batch, so their gradients come out as pendin
 all-reduce, or by a reduce-scatter where they are stored split. With microbatches the loop accumulates pending sums.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..compat import varying_axes
 from ..dims import Dim, DimLike, show
 from ..errors import DtypeError, ShapeError
 from ..layout import canonical, current
-from ..tensor import Tensor, is_tensor, local, settled_array
+from ..tensor import Tensor, is_tensor, settled_array
 from .resharding import placed, reshape
 
 Array = Any
@@ -113,15 +114,21 @@ def _check_differentiable(leaves: list[Any]) -> None:
 
 
 def _axes_of(args: list[Any]) -> frozenset[str]:
-    """Returns the mesh axes over which the arguments vary: the gradients of parameters are sums over them."""
+    """Returns the mesh axes that split the batch: the gradients of parameters are sums over them.
+
+    A dim of the batch is one that several arguments have (tokens and labels), or that the only one has. Where this
+    guess misses an axis, JAX sums over it in the backward pass.
+    """
     setting = current()
-    if setting is None:
+    tensors = [x for x in jax.tree.leaves(args, is_leaf=is_tensor) if is_tensor(x) and x.dims]
+    if setting is None or not tensors:
         return frozenset()
+    names = Counter(dim.name for x in tensors for dim in x.dims)
     axes: set[str] = set()
-    for leaf in jax.tree.leaves(args, is_leaf=is_tensor):
-        if is_tensor(leaf):
-            array, placement = local(leaf, setting)
-            axes |= varying_axes(array) | {a for split in canonical(setting, leaf.dims, leaf.role) for a in split}
+    for x in tensors:
+        for dim, split in zip(x.dims, canonical(setting, x.dims, x.role), strict=True):
+            if len(tensors) == 1 or names[dim.name] > 1:
+                axes.update(split)
     return frozenset(axes)
 
 
@@ -148,7 +155,9 @@ def _accumulate(
     name = over.name if isinstance(over, Dim) else over
     cut = [_cut(leaf, name, parts) if is_tensor(leaf) else None for leaf in leaves]
     if not any(cut):
-        raise ShapeError(f"no argument has the dim {name!r} to be cut into microbatches.", fix="name the dim of the batch.")
+        raise ShapeError(
+            f"no argument has the dim {name!r} to be cut into microbatches.", fix="name the dim of the batch."
+        )
     slices = [None if piece is None else piece[0] for piece in cut]
     kinds: list[Any] = []
 

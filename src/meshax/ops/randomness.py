@@ -7,7 +7,7 @@ bit, as `jax.random` gives for the whole array. Exported as `mx.random`.
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import jax
@@ -43,7 +43,9 @@ def uniform(key: Array, dims: DimsLike, low: float = 0.0, high: float = 1.0, dty
     return _draw(jax.random.uniform, key, sized_dims(dims, "random.uniform"), dtype=dtype, minval=low, maxval=high)
 
 
-def truncated_normal(key: Array, dims: DimsLike, low: float = -2.0, high: float = 2.0, dtype: Any = jnp.float32) -> Tensor:
+def truncated_normal(
+    key: Array, dims: DimsLike, low: float = -2.0, high: float = 2.0, dtype: Any = jnp.float32
+) -> Tensor:
     """Draws from the standard normal distribution, cut off outside [low, high].
 
     Communication: none.
@@ -111,7 +113,7 @@ def _draw(sampler: Callable[..., Array], key: Array, shape: Dims, **options: Any
 
 
 def _checked(key: Array) -> Array:
-    if not jax.config.jax_threefry_partitionable:
+    if not getattr(jax.config, "jax_threefry_partitionable"):  # noqa: B009  # made at run time
         raise DtypeError(
             "random numbers would depend on the layout.",
             rule="only partitionable threefry keys give each processor the numbers of its own slice.",
@@ -141,7 +143,7 @@ def _slice_key(key: Array, setting: Setting, shape: Dims, placement: Any, local:
     return jax.random.wrap_key_data(collectives.to_copies(data, axes), impl=_slice_generator(sizes(shape), local))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _slice_generator(whole: tuple[int, ...], local: tuple[int, ...]) -> Any:
     def plain(data: Array) -> Array:
         return jax.random.wrap_key_data(data[:2], impl=_THREEFRY)
@@ -167,7 +169,13 @@ def _slice_generator(whole: tuple[int, ...], local: tuple[int, ...]) -> Any:
 
     name = f"slice of {'x'.join(map(str, whole))} in {'x'.join(map(str, local))}"
     return jax.extend.random.define_prng_impl(
-        key_shape=(2 + len(whole),), seed=seed, split=split, random_bits=random_bits, fold_in=fold_in, name=name, tag=name
+        key_shape=(2 + len(whole),),
+        seed=seed,
+        split=split,
+        random_bits=random_bits,
+        fold_in=fold_in,
+        name=name,
+        tag=name,
     )
 
 

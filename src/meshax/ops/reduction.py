@@ -198,7 +198,7 @@ def _arg_extremum(x: Tensor, over: DimLike, op: str, local: Any, across: Any, fi
         else:
             where_ = jnp.arange(dim.size, dtype=jnp.int32)
         best = jnp.expand_dims(across(local(array, axis=position), axes), position)
-        hit = (array == best) | ((array != array) & (best != best))  # noqa: PLR0124  # NaN is the first of all
+        hit = (array == best) | ((array != array) & (best != best))  # NaN is the first of all
         where_ = where_.reshape([-1 if i == position else 1 for i in range(array.ndim)])
         first = jnp.min(jnp.where(hit, where_, jnp.iinfo(jnp.int32).max), axis=position)
         return collectives.min_over(first, axes)

@@ -80,7 +80,11 @@ def transpose(x: Tensor, dims: DimsLike) -> Tensor:
     """
     shape = select(check_tensor(x, "transpose").dims, dims)
     if len(shape) != len(x.dims):
-        raise ShapeError("mx.transpose names every dim once.", values=f"{show(x.dims)} to {show(shape)}", fix="name the missing dims.")
+        raise ShapeError(
+            "mx.transpose names every dim once.",
+            values=f"{show(x.dims)} to {show(shape)}",
+            fix="name the missing dims.",
+        )
     order = [x.dims.index(dim) for dim in shape]
     placement = None if x._placement is None else tuple(x._placement[i] for i in order)
     return Tensor(jnp.transpose(x._array, order), shape, x.role, placement, x._pending)
@@ -157,10 +161,7 @@ def _middle(
     right: list[Axes] = []
     for old, new in _groups(before, after):
         now, then = source[len(left) :][: len(old)], target[len(right) :][: len(new)]
-        if len(old) == len(new) == 1:
-            shared = now[0]
-        else:
-            shared = _shared_axes(old, now, new, then, setting)
+        shared = now[0] if len(old) == len(new) == 1 else _shared_axes(old, now, new, then, setting)
         left += [shared if i == 0 else () for i in range(len(old))]
         right += [shared if i == 0 else () for i in range(len(new))]
     return tuple(left), tuple(right)
@@ -204,4 +205,4 @@ def _rename_method(self: Tensor, **names: DimLike) -> Tensor:
     return rename(self, names)
 
 
-Tensor.rename = _rename_method  # type: ignore[attr-defined]
+Tensor.rename = _rename_method  # type: ignore[method-assign]

@@ -23,7 +23,7 @@ def logsumexp(x: Tensor, over: DimsLike | None = None) -> Tensor:
 
 def _finite_max(x: Tensor, dims: Dims) -> Tensor:
     """Returns the maximum to subtract before exponentials; an infinite one would make NaN of them."""
-    top = max(stop_gradient(x), dims)
+    top = stop_gradient(max(x, dims))
     return where(isfinite(top) | isnan(top), top, 0.0)
 
 

@@ -18,9 +18,11 @@ from ..layout import Setting, canonical, current
 from ..tensor import Tensor, is_tensor, with_role
 
 # Shape-preserving, and yet an element of the result depends on several of the operand.
-_MIXING = frozenset("cumsum cumprod cummax cummin cumlogsumexp sort rev transpose fft cholesky lu qr".split())
+_MIXING = frozenset(
+    {"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort", "rev", "transpose", "fft", "cholesky", "lu", "qr"}
+)
 # The result depends on the shape of the slice: random numbers, counters.
-_PLACES = frozenset("random_bits threefry2x32 iota".split())
+_PLACES = frozenset(["random_bits", "threefry2x32", "iota"])
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,13 @@ class Optimizer:
         stored = _in_role(params, "optimizer")
         state = self.transformation.init(stored)
         shapes = {x.dims: x.array.shape for x in _tensors(stored)}
-        _refuse([f"state of shape {x.array.shape} for {show(x.dims)}" for x in _tensors(state) if x.array.shape != shapes[x.dims]])
+        _refuse(
+            [
+                f"state of shape {x.array.shape} for {show(x.dims)}"
+                for x in _tensors(state)
+                if x.array.shape != shapes[x.dims]
+            ]
+        )
         return state
 
     def apply(self, grads: Any, state: Any, params: Any) -> tuple[Any, Any]:

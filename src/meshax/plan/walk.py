@@ -139,6 +139,6 @@ def _source(eqn: Any) -> _Source | None:
     for frame in traceback.frames if traceback is not None else ():
         if frame.file_name.startswith(_OURS):
             op = frame.function_name.rpartition(".")[2]
-        elif not frame.file_name.startswith((_JAX, "<")):
+        elif not frame.file_name.startswith((_JAX, "<frozen")):
             return f"{os.path.basename(frame.file_name)}:{frame.line_num}", op
     return None
