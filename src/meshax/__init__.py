@@ -5,7 +5,7 @@ Write a tensor program once, with named dims. One layout line decides how it is 
 
 from .compat import widen_cpu_pool as _widen_cpu_pool
 from .dims import Dim, dims
-from .errors import DimError, DtypeError, LayoutError, MeshaxError, MeshError, OptimizerError, ShapeError
+from .errors import ArgumentError, DimError, DtypeError, LayoutError, MeshaxError, MeshError, OptimizerError, ShapeError
 from .layout import Layout
 from .mesh import Mesh
 from .ops import randomness as random
@@ -61,9 +61,9 @@ Program.explain = _explain  # type: ignore[attr-defined]  # reading programs sta
 __version__ = "0.1.0"
 
 __all__ = [
-    "abs", "all", "any", "arange", "argmax", "argmin", "broadcast", "ceil", "clip", "cond", "cos", "Dim",
-    "DimError", "dims", "DtypeError", "einsum", "erf", "exp", "expm1", "floor", "full", "gelu", "grad", "isfinite",
-    "isnan", "Layout", "LayoutError", "lift", "log", "log1p", "log_softmax", "logical_and", "logical_not",
+    "abs", "all", "any", "arange", "argmax", "argmin", "ArgumentError", "broadcast", "ceil", "clip", "cond", "cos",
+    "Dim", "DimError", "dims", "DtypeError", "einsum", "erf", "exp", "expm1", "floor", "full", "gelu", "grad",
+    "isfinite", "isnan", "Layout", "LayoutError", "lift", "log", "log1p", "log_softmax", "logical_and", "logical_not",
     "logical_or", "logsumexp", "max", "maximum", "mean", "Mesh", "MeshaxError", "MeshError", "min", "minimum",
     "negative", "ones", "OptimizerError", "param", "prod", "Program", "put", "random", "relu", "remat", "rename",
     "reshape", "round", "rsqrt", "scan", "ShapeError", "sigmoid", "sign", "silu", "sin", "softmax",

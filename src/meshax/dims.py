@@ -101,7 +101,7 @@ def unique(shape: Sequence[Dim]) -> Dims:
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise DimError(
-            f"dim {', '.join(map(repr, twice))} occurs twice in one shape.",
+            f"one shape has two dims of the name {' and of '.join(map(repr, twice))}.",
             values=show(shape),
             rule="the dims of a tensor have different names.",
             fix='rename one of them, for example x.rename(length="memory_length").',
@@ -120,11 +120,21 @@ def as_list(some: DimsLike) -> list[DimLike]:
     """Reads one dim, one name, names in a string, or an iterable of these."""
     if isinstance(some, str):
         return list(split_words(some))
-    return [some] if isinstance(some, Dim) else list(some)
+    listed: list[Any] = [some] if isinstance(some, Dim) or not isinstance(some, Iterable) else list(some)
+    wrong = [one for one in listed if not isinstance(one, Dim | str)]
+    if wrong:
+        raise DimError(
+            f"{', '.join(map(repr, wrong))} is neither a dim nor the name of one.",
+            rule="dims are named, not numbered.",
+            fix='write for example over="batch", or pass the Dim.',
+        )
+    return listed
 
 
 def find(shape: Sequence[Dim], some: DimLike) -> Dim:
     """Returns the dim of a shape that is meant by a `Dim` or by a name."""
+    if not isinstance(some, str):
+        (some,) = as_list(some)
     name = some.name if isinstance(some, Dim) else some
     for dim in shape:
         if dim.name == name:

@@ -25,6 +25,10 @@ class ShapeError(MeshaxError):
     """The dims of tensors do not fit an operation, or each other."""
 
 
+class ArgumentError(MeshaxError):
+    """An argument that is not a tensor or a dim is out of range."""
+
+
 class DtypeError(MeshaxError):
     """The dtype of a tensor does not fit an operation."""
 
@@ -49,5 +53,4 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return "did you mean " + " or ".join(f'"{c}"' for c in close) + "?"
     if not known:
         return "there are none yet."
-    shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
-    return f"known names: {shown}."
+    return "known names: " + (", ".join(known) + "." if len(known) <= 12 else ", ".join(known[:12]) + ", ...")

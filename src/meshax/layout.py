@@ -26,7 +26,7 @@ _EXAMPLE = 'write for example mx.Layout("batch:rows hidden:cols").'
 ROLES = (None, "param", "optimizer")
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, eq=False)
 class Layout:
     """Rules that split dims over mesh axes.
 
@@ -66,6 +66,15 @@ class Layout:
         yield from self.params
         yield from self.optimizer
 
+    def _key(self) -> tuple[Any, ...]:
+        return tuple(map(frozenset, (self.rules, self.params, self.optimizer)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
     def __repr__(self) -> str:
         parts = [f'"{_show_rules(self.rules)}"']
         parts += [
@@ -86,8 +95,10 @@ def _parse(rules: RulesLike) -> tuple[tuple[str, Axes], ...]:
     parsed: dict[str, Axes] = {}
     for dim, given in pairs:
         dim = dim.name if isinstance(dim, Dim) else dim
-        axes = tuple(given.split("+")) if isinstance(given, str) else tuple(given)
-        if not all(isinstance(axis, str) and axis.isidentifier() for axis in axes) or not axes:
+        given = given.split("+") if isinstance(given, str) else given
+        axes = tuple(given) if isinstance(given, Sequence) else ()
+        names = [dim, *axes]
+        if not axes or not all(isinstance(name, str) and name.isidentifier() for name in names):
             raise LayoutError(f"{given!r} does not name mesh axes for dim {dim!r}.", values=repr(rules), fix=_EXAMPLE)
         if dim in parsed:
             raise LayoutError(
@@ -176,7 +187,11 @@ class Setting:
                 owners.setdefault(axis, []).append(dim.name)
         shared = [f"{' and '.join(map(repr, dims))} over {axis!r}" for axis, dims in owners.items() if len(dims) > 1]
         where = "one tensor" if not operands else "the operands of one operation"
-        values = show(shape, placement) if not operands else " and ".join(map(show, operands))
+        shown = [(shape, placement)]
+        if operands:
+            rules = dict(zip(shape, placement, strict=True))
+            shown = [(dims, tuple(rules[dim] for dim in dims)) for dims in operands]
+        values = " and ".join(show(*each) for each in shown)
         raise LayoutError(
             f"dims of {where} are split over the same mesh axis: {'; '.join(shared)}.",
             values=f"{values} under {self.layout}",

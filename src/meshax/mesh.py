@@ -56,6 +56,10 @@ class Mesh:
             available = _topology_devices(topology)
         elif not abstract:
             available = list(jax.devices() if devices is None else devices)
+        if available is not None and not available:
+            raise MeshError(
+                "there are no devices for the mesh.", values=repr(spec), fix="pass at least one, or none at all."
+            )
         self.axes = _infer_size(axes, spec, available)
         self.size = math.prod(self.axes.values())
         self.topology = topology
@@ -150,7 +154,7 @@ def _check_enough(axes: dict[str, int], size: int, available: list[Any], topolog
     if size > len(available):
         raise MeshError(
             f"the mesh has {size} processors, but there are only {len(available)} devices.",
-            values=f"{axes} on {available[0].platform if available else 'no'} devices",
+            values=f"{axes} on {available[0].platform} devices",
             fix=f'on a CPU, call jax.config.update("jax_num_cpu_devices", {size}) before the first use of JAX, '
             "or trace without devices: mx.Mesh(..., abstract=True).",
         )

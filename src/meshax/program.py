@@ -14,11 +14,12 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from . import collectives
-from .compat import varying_axes
-from .errors import LayoutError, MeshError, ShapeError
+from .compat import is_traced, varying_axes
+from .dims import show
+from .errors import MeshError, ShapeError
 from .layout import Layout, RulesLike, Setting, ambient, canonical, partition_spec
 from .mesh import Mesh
-from .tensor import Tensor, is_tensor, settled_array
+from .tensor import Tensor, check_same_everywhere, is_tensor, settled_array
 from .transfer import crop, pad_to
 
 Array = Any
@@ -58,10 +59,10 @@ class Program:
             raise MeshError(
                 "this mesh has no devices to run on.",
                 values=repr(self.mesh),
-                fix="use .explain or .compile, or make a mesh of devices.",
+                fix=f"use .explain{'' if self.mesh.is_abstract else ' or .compile'}, or make a mesh of devices.",
             )
         result, done = self._jitted(*_placed(args, self.setting))
-        if self.mesh.platform == "cpu":
+        if self.mesh.platform == "cpu" and not is_traced(done):
             _in_flight.append(done)
             if len(_in_flight) > _CALLS_AHEAD:
                 _in_flight.popleft().block_until_ready()
@@ -115,14 +116,14 @@ def _result(leaf: Any, setting: Setting) -> Array:
         placement = canonical(setting, leaf.dims, leaf.role)
         copies = tuple(sorted(varying_axes(array) - {axis for axes in placement for axis in axes}))
         return collectives.sum_over(collectives.only_first(array, copies), copies) if copies else array
-    array = jnp.asarray(leaf)
-    if varying_axes(array):
-        raise LayoutError(
-            "the program returns an array without names that differs between processors.",
-            values=str(jax.typeof(array)),
-            rule="only tensors can be split: their dims say how the slices fit together.",
-            fix="return the tensor, not its .array.",
+    if not _is_number_or_array(leaf):
+        raise ShapeError(
+            f"a program returns pytrees of tensors, arrays and numbers, not {type(leaf).__name__}.",
+            values=repr(leaf)[:80],
+            fix="return it from a function outside.",
         )
+    array = jnp.asarray(leaf)
+    check_same_everywhere(array)
     return array
 
 
@@ -140,9 +141,10 @@ def spmd(fn: Callable[..., Any], mesh: Mesh, layout: Layout | RulesLike, donate:
 
 def put(tree: Any, mesh: Mesh, layout: Layout | RulesLike) -> Any:
     """Places the tensors of a pytree on the mesh; each device receives only its own slices."""
+    setting = _setting(mesh, layout)
     if not mesh.has_devices:
         raise MeshError("this mesh has no devices to put tensors on.", values=repr(mesh), fix="make a mesh of devices.")
-    return _placed(tree, _setting(mesh, layout))
+    return _placed(tree, setting)
 
 
 def _setting(mesh: Mesh, layout: Layout | RulesLike) -> Setting:
@@ -179,7 +181,7 @@ def _map_leaves(tree: Any, of_tensor: Callable[[Tensor], Any], of_array: Callabl
     def mapped(leaf: Any) -> Any:
         if is_tensor(leaf):
             return of_tensor(leaf)
-        if hasattr(leaf, "dtype") or isinstance(leaf, bool | int | float | complex):
+        if _is_number_or_array(leaf):
             return of_array(leaf)
         raise ShapeError(
             f"a program takes pytrees of tensors, arrays and numbers, not {type(leaf).__name__}.",
@@ -190,18 +192,28 @@ def _map_leaves(tree: Any, of_tensor: Callable[[Tensor], Any], of_array: Callabl
     return jax.tree.map(mapped, tree, is_leaf=is_tensor)
 
 
+def _is_number_or_array(x: Any) -> bool:
+    return hasattr(x, "dtype") or isinstance(x, bool | int | float | complex)
+
+
 def _place_tensor(x: Tensor, setting: Setting) -> Tensor:
     placement = canonical(setting, x.dims, x.role)
     shape = setting.padded_shape(x.dims, placement)
     sharding = NamedSharding(setting.mesh.jax_mesh, partition_spec(placement))
     array = x._array
     if isinstance(array, jax.Array):
-        if array.sharding == sharding and array.shape == shape:
+        if array.shape == shape and (is_traced(array) or array.sharding == sharding):
             return x
         array = crop(array, x.dims)
         for position, size in enumerate(shape):
             array = pad_to(array, position, size)
-        return Tensor(jax.device_put(array, sharding), x.dims, x.role)
+        return Tensor(array if is_traced(array) else jax.device_put(array, sharding), x.dims, x.role)
+    if isinstance(array, jax.ShapeDtypeStruct):
+        raise ShapeError(
+            "a shape is not a value.",
+            values=f"{show(x.dims)} {x.dtype}",
+            fix="pass arrays; only .explain and .compile take jax.ShapeDtypeStruct.",
+        )
     host = np.asarray(array)
     host = host.astype(jax.dtypes.canonicalize_dtype(host.dtype), copy=False)
     slices = jax.make_array_from_callback(shape, sharding, lambda index: _padded_slice(host, index, shape))
@@ -217,6 +229,6 @@ def _padded_slice(host: np.ndarray, index: Any, shape: tuple[int, ...]) -> np.nd
 
 def _place_array(x: Any, setting: Setting) -> Any:
     sharding = NamedSharding(setting.mesh.jax_mesh, PartitionSpec())
-    if isinstance(x, jax.Array) and x.sharding == sharding:
+    if isinstance(x, jax.Array) and (is_traced(x) or x.sharding == sharding):
         return x
     return jax.device_put(x, sharding)

@@ -16,7 +16,7 @@ import numpy as np
 from . import collectives
 from .compat import is_traced, varying_axes
 from .dims import Dim, DimLike, Dims, DimsLike, as_list, find, show, sizes, unique
-from .errors import DimError, MeshaxError, ShapeError
+from .errors import LayoutError, MeshaxError, ShapeError
 from .layout import Placement, Setting, canonical, current
 from .transfer import crop, move
 
@@ -76,7 +76,16 @@ class Tensor:
 
     def item(self) -> Any:
         """Returns the only element as a Python number."""
+        if self.size != 1:
+            raise ShapeError(
+                "only a tensor of one element is a number.",
+                values=show(self.dims),
+                fix="reduce it first, or use .numpy().",
+            )
         return self.numpy().item()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.numpy(), dtype)
 
     def __float__(self) -> float:
         return float(self.item())
@@ -152,6 +161,9 @@ def tensor(array_like: Any, dims: DimsLike) -> Tensor:
     if isinstance(array_like, Tensor):
         raise ShapeError("this is a tensor already.", values=repr(array_like), fix="use mx.rename to rename its dims.")
     array = array_like if hasattr(array_like, "dtype") and hasattr(array_like, "shape") else jnp.asarray(array_like)
+    if isinstance(array, np.ndarray):
+        array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+    check_same_everywhere(array)
     named = as_list(dims)
     if len(named) != len(array.shape):
         raise ShapeError(
@@ -169,15 +181,36 @@ def tensor(array_like: Any, dims: DimsLike) -> Tensor:
     return Tensor(array, shape, placement=None if current() is None else ((),) * len(shape))
 
 
+def check_same_everywhere(array: Array) -> None:
+    """Raises if an array without names differs between processors: nobody would know how its slices fit together."""
+    if current() is not None and varying_axes(array):
+        raise LayoutError(
+            "an array without names differs between processors.",
+            values=f"{array.dtype}{list(array.shape)} over {'+'.join(sorted(varying_axes(array)))}",
+            rule="inside a program, only a tensor can be split: its dims say how the slices fit together.",
+            fix="use the tensor itself, not its .array.",
+        )
+
+
+def check_tensor(x: Any, op: str) -> Tensor:
+    """Returns x if it is a tensor, or explains how to make it one."""
+    if isinstance(x, Tensor):
+        return x
+    is_array = hasattr(x, "shape") and hasattr(x, "dtype")
+    raise ShapeError(
+        f"{op} takes tensors, not {'an array' if is_array else type(x).__name__}.",
+        values=f"{x.dtype}{list(x.shape)}" if is_array else repr(x)[:80],
+        rule="an array takes part in an operation through the names of its dims.",
+        fix='name them: mx.tensor(array, "batch hidden").',
+    )
+
+
 def param(x: Tensor) -> Tensor:
     """Marks a tensor as a stored parameter: a layout's `params` rules apply to it.
 
     Communication: none (inside a program, a slice).
     """
-    if not isinstance(x, Tensor):
-        raise DimError(
-            f"mx.param takes a tensor, not {type(x).__name__}.", fix='name its dims first: mx.tensor(x, "rows cols").'
-        )
+    check_tensor(x, "mx.param")
     return with_role(x, "param")
 
 

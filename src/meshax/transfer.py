@@ -10,12 +10,13 @@ from itertools import groupby
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from . import collectives
-from .compat import varying_axes
+from .compat import is_traced, varying_axes
 from .dims import Dim, Dims
-from .layout import Axes, Placement, Setting, block_size
+from .layout import Axes, Placement, Setting, block_size, current
 
 Array = Any
 
@@ -155,7 +156,11 @@ def pad_to(x: Array, position: int, size: int) -> Array:
 def crop(x: Array, shape: Dims) -> Array:
     """Cuts the padding off a whole array."""
     sizes = tuple(dim.size for dim in shape)
-    return x if x.shape == sizes else x[tuple(slice(size) for size in sizes)]
+    if x.shape == sizes:
+        return x
+    if current() is not None and not is_traced(x):
+        x = np.asarray(x)  # a placed array from outside: JAX cannot slice it while it traces for the same devices
+    return x[tuple(slice(size) for size in sizes)]
 
 
 def uneven(setting: Setting, shape: Dims, placement: Placement) -> Iterator[tuple[int, Dim, Axes]]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..dims import Dims, DimsLike, as_list, select, union, without
+from ..dims import Dims, DimsLike, as_list, select, show, union, without
 from ..errors import DtypeError, ShapeError
 from ..layout import Setting, canonical, current
-from ..tensor import Tensor
+from ..tensor import Tensor, check_tensor
 from ..transfer import fill_padding
-from .operands import check_tensor, compute, describe
+from .operands import compute, describe
 from .reduction import sum as sum_
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -33,7 +33,7 @@ def einsum(*xs: Tensor, out: DimsLike | None = None, over: DimsLike | None = Non
         raise ShapeError(
             "mx.einsum needs at least one tensor.", fix="write for example mx.einsum(x, w, out=(batch, hidden))."
         )
-    xs = tuple(check_tensor(x, "einsum") for x in xs)
+    xs = tuple(check_tensor(x, "mx.einsum") for x in xs)
     if (out is None) == (over is None):
         raise ShapeError(
             "mx.einsum takes either out= or over=.",
@@ -43,7 +43,7 @@ def einsum(*xs: Tensor, out: DimsLike | None = None, over: DimsLike | None = Non
     if len({x.dtype for x in xs}) > 1:
         raise DtypeError(
             "the operands of mx.einsum have different dtypes.",
-            values=" and ".join(f"{x.dtype}{x.dims}" for x in xs),
+            values=" and ".join(f"{show(x.dims)} {x.dtype}" for x in xs),
             rule="a product is computed in one dtype, so that none is slower than it looks.",
             fix="cast one operand: x.astype(w.dtype).",
         )
@@ -78,14 +78,13 @@ def _mask(array: Any, setting: Setting, shape: Dims) -> Any:
 
 def _sum_colliding_alone(xs: tuple[Tensor, ...], every: Dims, summed: Dims, setting: Setting) -> tuple[Tensor, ...]:
     """Sums first over dims that only one operand has, if their axis splits a dim of another operand too."""
-    rules = canonical
     owners = {dim: [x for x in xs if dim in x.dims] for dim in summed}
     done = []
     for x in xs:
         axes_elsewhere = {
-            axis for dim in every if dim not in x.dims for axis in rules(setting, (dim,), None)[0]
+            axis for dim in every if dim not in x.dims for axis in canonical(setting, (dim,), None)[0]
         }  # fmt: skip
         alone = [d for d in x.dims if d in summed and len(owners[d]) == 1]
-        colliding = [d for d in alone if axes_elsewhere & set(rules(setting, (d,), None)[0])]
+        colliding = [d for d in alone if axes_elsewhere & set(canonical(setting, (d,), None)[0])]
         done.append(sum_(x, over=colliding) if colliding else x)
     return tuple(done)

@@ -13,8 +13,8 @@ from jax import lax
 
 from .. import collectives
 from ..compat import varying_axes
-from ..dims import Dim, DimLike, find, show, unique
-from ..errors import ShapeError
+from ..dims import Dim, DimLike, Dims, find, show, union, unique
+from ..errors import ArgumentError, ShapeError
 from ..layout import Setting, canonical, current
 from ..tensor import Tensor, is_tensor, local, settled_array
 from ..transfer import crop, move
@@ -51,24 +51,24 @@ class _Packed:
     def cast(self, varying: list[Axes]) -> list[Array]:
         return [collectives.to_copies(a, axes) for a, axes in zip(self.arrays, varying, strict=True)]
 
-    def check_same(self, new: "_Packed", what: str) -> None:
-        """Raises unless another tree has the same structure, dims and dtypes."""
+    def check_same(self, new: "_Packed", what: str, rule: str, fix: str) -> None:
+        """Raises unless another tree has the same structure, dims, dtypes and roles."""
         problems = []
         if self.treedef != new.treedef:
-            problems.append(f"the structure {self.treedef} became {new.treedef}")
+            problems.append(f"{self.treedef} and {new.treedef}")
         else:
             for kind, new_kind, a, b in zip(self.kinds, new.kinds, self.arrays, new.arrays, strict=True):
-                before = f"{show(kind[0]) if kind else a.shape} {a.dtype}"
-                after = f"{show(new_kind[0]) if new_kind else b.shape} {b.dtype}"
+                before, after = _describe(kind, a), _describe(new_kind, b)
                 if before != after:
-                    problems.append(f"{before} became {after}")
+                    problems.append(f"{before} and {after}")
         if problems:
-            raise ShapeError(
-                f"{what} does not come out as it went in.",
-                values="; ".join(problems),
-                rule="what a loop carries keeps its structure, dims, their order, and dtypes.",
-                fix="rename, transpose or cast it back at the end of the body.",
-            )
+            raise ShapeError(what, values="; ".join(problems), rule=rule, fix=fix)
+
+
+def _describe(kind: tuple[Dims, str | None] | None, array: Array) -> str:
+    if kind is None:
+        return f"{array.dtype}{list(array.shape)}"
+    return " ".join([show(kind[0]), str(array.dtype), *([kind[1]] if kind[1] else [])])
 
 
 def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None, *, over: DimLike) -> tuple[Any, Any]:
@@ -99,9 +99,15 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
                 Tensor(a, tuple(d for d in x.dims if d != dim), x.role) if is_tensor(x) else a
                 for a, x in zip(slices, leaves, strict=True)
             ]
-            carry_out, y = body(first.rebuild(carry), jax.tree.unflatten(treedef, parts))
-            out = _packed_alike(first, carry_out, varying, "the carry of mx.scan")
-            outs[:] = [_Packed(y)]
+            pair = body(first.rebuild(carry), jax.tree.unflatten(treedef, parts))
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise ShapeError(
+                    "the body of mx.scan returns the next carry and a y.",
+                    values=type(pair).__name__,
+                    fix="return (carry, y), with None for y if there is none.",
+                )
+            out = _packed_alike(first, pair[0], varying, "mx.scan")
+            outs[:] = [_Packed(pair[1])]
             return out, outs[0].arrays
 
         return run
@@ -111,9 +117,14 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
     return first.rebuild(carry), jax.tree.unflatten(outs[0].treedef, ys)
 
 
-def _packed_alike(first: _Packed, tree: Any, varying: list[Axes], what: str) -> list[Array]:
+def _packed_alike(first: _Packed, tree: Any, varying: list[Axes], op: str) -> list[Array]:
     out = _Packed(tree)
-    first.check_same(out, what)
+    first.check_same(
+        out,
+        f"the carry of {op} does not come out as it went in.",
+        rule="what a loop carries keeps its structure, dims, their order, dtypes and roles.",
+        fix="rename, transpose or cast it back at the end of the body.",
+    )
     wider = [now | new for now, new in zip(varying, out.varying(), strict=True)]
     if wider != varying:
         raise _StatesDiffer(wider)
@@ -132,7 +143,7 @@ def _until_states_agree(first: _Packed, run: Callable[[list[Axes]], Any]) -> Any
 def _loop_dim(leaves: list[Any], over: DimLike) -> Dim:
     tensors = [leaf for leaf in leaves if is_tensor(leaf)]
     if tensors:
-        return [find(x.dims, over) for x in tensors][0]
+        return union(*((find(x.dims, over),) for x in tensors))[0]
     if isinstance(over, Dim):
         return over
     raise ShapeError(f"mx.scan does not know the size of {over!r}.", fix="pass a Dim where xs hold no tensor.")
@@ -167,7 +178,7 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
 
     def run(varying: list[Axes]) -> Any:
         def step(carry: list[Array]) -> list[Array]:
-            return _packed_alike(first, body(first.rebuild(carry)), varying, "the carry of mx.while_loop")
+            return _packed_alike(first, body(first.rebuild(carry)), varying, "mx.while_loop")
 
         return lax.while_loop(lambda c: _predicate(cond(first.rebuild(c))), step, first.cast(varying))
 
@@ -193,7 +204,12 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     for fn in (true_fn, false_fn):  # see what each gives, before both must give the same
         jax.eval_shape(branch(fn, None), packed.arrays)
     first, second = outs
-    first.check_same(second, "the result of mx.cond, from the one branch to the other,")
+    first.check_same(
+        second,
+        "the branches of mx.cond return different things.",
+        rule="both return the same structure, dims, in the same order, dtypes and roles.",
+        fix="rename, transpose or cast the result of one branch.",
+    )
     varying = [a | b for a, b in zip(first.varying(), second.varying(), strict=True)]
     result = lax.cond(_predicate(pred), branch(true_fn, varying), branch(false_fn, varying), packed.arrays)
     return first.rebuild(result)
@@ -225,7 +241,7 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
     if policy == "collectives":
         policy = _keep_collectives
     elif isinstance(policy, str):
-        raise ShapeError(
+        raise ArgumentError(
             f"there is no policy {policy!r}.", fix='use None, "collectives", or one of jax.checkpoint_policies.'
         )
     return jax.checkpoint(fn, policy=policy)

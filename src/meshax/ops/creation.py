@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from .. import collectives
-from ..dims import Dim, Dims, DimsLike, as_list, unique
+from ..dims import Dim, Dims, DimsLike, as_list, show, unique
 from ..errors import ShapeError
 from ..layout import canonical, current
 from ..tensor import Tensor
@@ -62,7 +62,12 @@ def arange(dim: Dim) -> Tensor:
 
     Communication: none.
     """
-    (dim,) = sized_dims(dim, "arange")
+    shape = sized_dims(dim, "arange")
+    if len(shape) != 1:
+        raise ShapeError(
+            "mx.arange counts along one dim.", values=show(shape), fix="count along each, and add them up."
+        )
+    (dim,) = shape
     setting = current()
     if setting is None:
         return Tensor(jnp.arange(dim.size, dtype=jnp.int32), (dim,))

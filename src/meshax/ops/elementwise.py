@@ -17,8 +17,8 @@ import numpy as np
 
 from ..dims import union
 from ..layout import canonical, current
-from ..tensor import Tensor
-from .operands import align, check_tensor, common_role, compute
+from ..tensor import Tensor, check_same_everywhere, check_tensor
+from .operands import align, common_role, compute
 
 Operand = Any  # a Tensor or a number
 
@@ -56,7 +56,7 @@ def apply(fn: Callable[..., Any], operands: tuple[Operand, ...], name: str, pend
     operands = tuple(_as_operand(x, name) for x in operands)
     xs = [x for x in operands if isinstance(x, Tensor)]
     if not xs:
-        return check_tensor(operands[0], name)
+        return check_tensor(operands[0], f"mx.{name}")
     if _stays_unsettled(xs, len(operands), pending):
         first = xs[0]
         array = fn(*(x._array if isinstance(x, Tensor) else x for x in operands))
@@ -77,8 +77,9 @@ def _as_operand(x: Operand, name: str) -> Operand:
     if isinstance(x, Tensor | numbers.Number | np.generic):
         return x
     if isinstance(x, jax.Array | np.ndarray) and x.ndim == 0:
+        check_same_everywhere(x)
         return Tensor(x, ())
-    return check_tensor(x, name)
+    return check_tensor(x, name if name.startswith("operator") else f"mx.{name}")
 
 
 def _stays_unsettled(xs: list[Tensor], num_operands: int, pending: str) -> bool:
@@ -103,7 +104,10 @@ def _binary(fn: Callable[..., Any], name: str, pending: str = "") -> Callable[..
 
 
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
-    """Takes `a` where the condition holds, else `b`; the branch not taken leaks neither values nor gradients.
+    """Takes `a` where the condition holds, else `b`; the element not taken leaves no trace, be it NaN.
+
+    Its gradient is zero; but if `b` came from an operation whose derivative is infinite there (the logarithm of 0),
+    zero times infinity is NaN: choose a harmless argument before that operation.
 
     Communication: none; a pending sum is reduced first.
     """
@@ -123,7 +127,7 @@ def stop_gradient(x: Tensor) -> Tensor:
 
     Communication: none.
     """
-    return apply(jax.lax.stop_gradient, (x,), "stop_gradient", pending="scale")
+    return apply(jax.lax.stop_gradient, (x,), "stop_gradient")
 
 
 negative = lift(operator.neg, name="negative")
@@ -143,15 +147,20 @@ _OPERATORS = {
     "pow": (operator.pow, ""), "and": (operator.and_, ""), "or": (operator.or_, ""), "xor": (operator.xor, ""),
 }  # fmt: skip
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&",
+    "or": "|", "xor": "^", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+}  # fmt: skip
 
 
 def _attach_operators() -> None:
     for name, (fn, pending) in _OPERATORS.items():
-        setattr(Tensor, f"__{name}__", _binary(fn, name, pending))
+        called = f"operator {_SYMBOLS[name]}"
+        setattr(Tensor, f"__{name}__", _binary(fn, called, pending))
         reversed_pending = pending if name in ("add", "sub", "mul") else ""
-        setattr(Tensor, f"__r{name}__", _swapped(_binary(fn, name, reversed_pending)))
+        setattr(Tensor, f"__r{name}__", _swapped(_binary(fn, called, reversed_pending)))
     for name in _COMPARISONS:
-        setattr(Tensor, f"__{name}__", _binary(getattr(operator, name), name))
+        setattr(Tensor, f"__{name}__", _binary(getattr(operator, name), f"operator {_SYMBOLS[name]}"))
     Tensor.__neg__ = lambda self: apply(operator.neg, (self,), "neg", "scale")  # type: ignore
     Tensor.__abs__ = lambda self: apply(operator.abs, (self,), "abs")  # type: ignore
     Tensor.__invert__ = lambda self: apply(operator.invert, (self,), "invert")  # type: ignore

@@ -16,7 +16,7 @@ from jax import lax
 from .. import collectives
 from ..compat import varying_axes
 from ..dims import Dim, DimLike, show
-from ..errors import DtypeError, ShapeError
+from ..errors import ArgumentError, DtypeError, ShapeError
 from ..layout import canonical, current
 from ..tensor import Tensor, is_tensor, settled_array
 from .resharding import placed, reshape
@@ -46,11 +46,16 @@ def value_and_grad(
     Communication: the gradient of each parameter is reduced once, also with microbatches; the value, if it is a
     pending sum, once.
     """
-    positions = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     if (microbatches is None) != (over is None):
         raise ShapeError("microbatches= and over= go together.", fix='write for example microbatches=4, over="batch".')
+    if microbatches is not None and microbatches < 1:
+        raise ArgumentError(
+            f"there cannot be {microbatches} microbatches.", fix="choose a number that divides the batch."
+        )
 
     def value_and_gradient(*args: Any) -> Any:
+        positions = _positions(numbers, len(args))
         leaves, treedef = jax.tree.flatten([args[i] for i in positions], is_leaf=is_tensor)
         others = [arg for i, arg in enumerate(args) if i not in positions]
         _check_differentiable(leaves)
@@ -103,6 +108,17 @@ def grad(
     return gradient
 
 
+def _positions(argnums: tuple[int, ...], count: int) -> tuple[int, ...]:
+    wrong = [n for n in argnums if not -count <= n < count]
+    if wrong:
+        raise ArgumentError(
+            f"there is no argument {wrong[0]} to differentiate by.",
+            values=f"argnums {argnums} of {count} arguments",
+            fix="arguments are counted from 0.",
+        )
+    return tuple(n % count for n in argnums)
+
+
 def _check_differentiable(leaves: list[Any]) -> None:
     wrong = [leaf for leaf in leaves if is_tensor(leaf) and not jnp.issubdtype(leaf.dtype, jnp.inexact)]
     if wrong:
@@ -134,13 +150,22 @@ def _axes_of(args: list[Any]) -> frozenset[str]:
 
 def _replicated(value: Any) -> Array:
     """Returns a scalar that is the same on all processors."""
+    if isinstance(value, tuple | list | dict):
+        raise ShapeError(
+            f"a function to differentiate returns one number, not a {type(value).__name__}.",
+            fix="pass has_aux=True, and return (loss, everything else).",
+        )
     if not is_tensor(value):
         value = Tensor(jnp.asarray(value), ())
-    if value.dims or not jnp.issubdtype(value.dtype, jnp.floating):
+    if value.dims:
         raise ShapeError(
-            "a function to differentiate returns one floating number.",
+            "a function to differentiate returns one number.",
             values=f"{show(value.dims)} {value.dtype}",
             fix="reduce it, for example with mx.mean.",
+        )
+    if not jnp.issubdtype(value.dtype, jnp.floating):
+        raise DtypeError(
+            "only floating numbers have gradients.", values=str(value.dtype), fix="return a floating number."
         )
     array = settled_array(value)
     copies = tuple(sorted(varying_axes(array)))

@@ -12,24 +12,11 @@ import jax.numpy as jnp
 
 from ..compat import varying_axes
 from ..dims import Dims, show
-from ..errors import ShapeError
 from ..layout import Placement, Setting, canonical, current
 from ..tensor import Tensor, fetch, local
 from ..transfer import crop, fill_padding, uneven
 
 Array = Any
-
-
-def check_tensor(x: Any, op: str) -> Tensor:
-    """Returns x if it is a tensor, or explains how to make it one."""
-    if isinstance(x, Tensor):
-        return x
-    raise ShapeError(
-        f"mx.{op} takes tensors, not {type(x).__name__}.",
-        values=f"shape {tuple(x.shape)}" if hasattr(x, "shape") else repr(x)[:80],
-        rule="an array takes part in an operation through the names of its dims.",
-        fix='name them: mx.tensor(array, "batch hidden").',
-    )
 
 
 def varying_together(xs: Sequence[Tensor], setting: Setting, role: str | None = None) -> frozenset[str]:

@@ -16,12 +16,13 @@ import jax.numpy as jnp
 
 from .. import collectives
 from ..dims import Dims, DimsLike, sizes
-from ..errors import DtypeError, ShapeError
+from ..errors import ArgumentError, DtypeError
 from ..layout import Setting, canonical, current
-from ..tensor import Tensor
+from ..tensor import Tensor, check_tensor
 from .creation import sized_dims
 from .elementwise import where
-from .operands import check_tensor
+
+__all__ = ["bernoulli", "dropout", "exponential", "gumbel", "normal", "randint", "truncated_normal", "uniform"]
 
 Array = Any
 _THREEFRY = "threefry2x32"
@@ -92,9 +93,9 @@ def dropout(key: Array, x: Tensor, rate: float) -> Tensor:
 
     Communication: none; a pending sum is reduced first.
     """
-    check_tensor(x, "random.dropout")
+    check_tensor(x, "mx.random.dropout")
     if not 0 <= rate < 1:
-        raise ShapeError(f"a dropout rate is at least 0 and less than 1, not {rate}.", fix="for example 0.1.")
+        raise ArgumentError(f"a dropout rate is at least 0 and less than 1, not {rate}.", fix="for example 0.1.")
     if rate == 0:
         return x
     return where(bernoulli(key, x.dims, 1 - rate), x / (1 - rate), 0.0)

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from .. import collectives
 from ..dims import DimLike, Dims, DimsLike, find, select, without
 from ..layout import Axes, canonical, current
-from ..tensor import Tensor
+from ..tensor import Tensor, check_tensor
 from ..transfer import fill_padding, indices
 from .elementwise import astype
-from .operands import check_tensor, compute
+from .operands import compute
 
 Array = Any
 Over = DimsLike | None
@@ -21,7 +21,7 @@ Over = DimsLike | None
 
 def reduced_dims(x: Tensor, over: Over, op: str) -> Dims:
     """Returns the dims to reduce over: all of them, if none are named."""
-    check_tensor(x, op)
+    check_tensor(x, f"mx.{op}")
     return x.dims if over is None else select(x.dims, over)
 
 
@@ -109,7 +109,7 @@ def all(x: Tensor, over: Over = None) -> Tensor:
 
     Communication: as `mx.min`.
     """
-    return min(astype(x, jnp.bool_), over)
+    return min(astype(check_tensor(x, "mx.all"), jnp.bool_), over)
 
 
 def any(x: Tensor, over: Over = None) -> Tensor:
@@ -117,7 +117,7 @@ def any(x: Tensor, over: Over = None) -> Tensor:
 
     Communication: as `mx.max`.
     """
-    return max(astype(x, jnp.bool_), over)
+    return max(astype(check_tensor(x, "mx.any"), jnp.bool_), over)
 
 
 def lowest(dtype: Any) -> Any:
@@ -185,7 +185,7 @@ def argmin(x: Tensor, over: DimLike) -> Tensor:
 
 
 def _arg_extremum(x: Tensor, over: DimLike, op: str, local: Any, across: Any, fill: Any) -> Tensor:
-    dim = find(check_tensor(x, op).dims, over)
+    dim = find(check_tensor(x, f"mx.{op}").dims, over)
     setting, position = current(), x.dims.index(dim)
     placement = canonical(setting, x.dims, x.role)
     axes = placement[position]

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from ..dims import Dim, DimLike, Dims, DimsLike, as_list, find, select, show, sizes, unique
 from ..errors import ShapeError
 from ..layout import Axes, Placement, Setting, canonical, current
-from ..tensor import Tensor, fetch, local
+from ..tensor import Tensor, check_tensor, fetch, local
 from ..transfer import crop, move
 from .creation import sized_dims
-from .operands import align, check_tensor
+from .operands import align
 
 Array = Any
 
@@ -31,7 +31,7 @@ def rename(x: Tensor, names: Mapping[Any, DimLike]) -> Tensor:
     A reduce-scatter, if the value is a pending sum over the new name's axes. An all-gather, if the new name is not
     split; an all-to-all, if the axis moves to another dim.
     """
-    check_tensor(x, "rename")
+    check_tensor(x, "mx.rename")
     changed = {find(x.dims, old): new for old, new in names.items()}
     shape = unique([_renamed(dim, changed[dim]) if dim in changed else dim for dim in x.dims])
     setting = current()
@@ -78,7 +78,7 @@ def transpose(x: Tensor, dims: DimsLike) -> Tensor:
 
     Communication: none.
     """
-    shape = select(check_tensor(x, "transpose").dims, dims)
+    shape = select(check_tensor(x, "mx.transpose").dims, dims)
     if len(shape) != len(x.dims):
         raise ShapeError(
             "mx.transpose names every dim once.",
@@ -95,8 +95,8 @@ def broadcast(x: Tensor, dims: DimsLike) -> Tensor:
 
     Communication: none; a pending sum is reduced first.
     """
-    check_tensor(x, "broadcast")
-    shape = unique([dim if isinstance(dim, Dim) else find(x.dims, dim) for dim in as_list(dims)])
+    check_tensor(x, "mx.broadcast")
+    shape = _old_or_sized(x, dims, "broadcast")
     lost = [dim for dim in x.dims if dim not in shape]
     if lost:
         raise ShapeError(
@@ -120,9 +120,8 @@ def reshape(x: Tensor, dims: DimsLike) -> Tensor:
     Communication: none for a group of dims that is not split, or only in its first dim, over the same axes before and
     after, if both sizes divide. Otherwise the dims of that group are gathered, and cut again.
     """
-    check_tensor(x, "reshape")
-    named = [dim if isinstance(dim, Dim) else find(x.dims, dim) for dim in as_list(dims)]
-    shape = sized_dims(named, "reshape")
+    check_tensor(x, "mx.reshape")
+    shape = _old_or_sized(x, dims, "reshape")
     before, after = sizes(x.dims), sizes(shape)
     if _product(before) != _product(after):
         raise ShapeError(
@@ -144,6 +143,12 @@ def reshape(x: Tensor, dims: DimsLike) -> Tensor:
         pending = frozenset()
     array = jnp.reshape(array, setting.local_shape(shape, target_middle))
     return placed(array, setting, shape, None, target_middle, pending)
+
+
+def _old_or_sized(x: Tensor, dims: DimsLike, op: str) -> Dims:
+    """Reads the dims of a result: names of dims of x, and dims, which alone may be new."""
+    old = {dim.name: dim for dim in x.dims}
+    return sized_dims([old.get(dim, dim) if isinstance(dim, str) else dim for dim in as_list(dims)], op)
 
 
 def _product(numbers: tuple[int, ...]) -> int:

@@ -2,12 +2,11 @@
 
 import jax.numpy as jnp
 
-from ..dims import DimLike, Dims, DimsLike, find
+from ..dims import DimLike, Dims, DimsLike, find, show
 from ..errors import DtypeError, ShapeError
-from ..tensor import Tensor
+from ..tensor import Tensor, check_tensor
 from .creation import arange
 from .elementwise import exp, isfinite, isnan, log, stop_gradient, where
-from .operands import check_tensor
 from .reduction import max, mean, reduced_dims, sum
 
 
@@ -59,18 +58,18 @@ def softmax_cross_entropy(
 
     Communication: none, if the dim is not split; otherwise three all-reduces without the dim (four with smoothing).
     """
-    dim = find(check_tensor(logits, "softmax_cross_entropy").dims, over)
-    check_tensor(labels, "softmax_cross_entropy")
+    dim = find(check_tensor(logits, "mx.softmax_cross_entropy").dims, over)
+    check_tensor(labels, "mx.softmax_cross_entropy")
     if not jnp.issubdtype(labels.dtype, jnp.integer):
         raise DtypeError(
             f"labels are integers, not {labels.dtype}.",
-            values=repr(labels.dims),
+            values=f"{show(labels.dims)} {labels.dtype}",
             fix="pass the places of the right classes, for example mx.argmax(one_hot, classes).",
         )
     if dim.name in [d.name for d in labels.dims]:
         raise ShapeError(
             f"labels have the dim {dim.name!r} of the classes.",
-            values=f"{logits.dims} and {labels.dims}",
+            values=f"{show(logits.dims)} and {show(labels.dims)}",
             fix="pass integer labels without that dim.",
         )
     normaliser = logsumexp(logits, dim)
