@@ -243,6 +243,11 @@ PENDING = {
     "summed": (lambda x, y: mx.mean(mx.einsum(x, y, over="k")), {("all-reduce", 1): 1}),
     "transposed": (lambda x, y: mx.transpose(mx.einsum(x, y, over="k"), "j i"), {("all-reduce", 12): 1}),
     "used twice": (lambda x, y: (lambda z: mx.exp(z) * mx.sin(z))(mx.einsum(x, y, over="k")), {("all-reduce", 12): 1}),
+    "stopped": (
+        lambda x, y: (lambda z: mx.exp(z) + mx.exp(mx.stop_gradient(z)))(mx.einsum(x, y, over="k")),
+        {("all-reduce", 12): 1},
+    ),
+    "normalised": (lambda x, y: mx.softmax(mx.einsum(x, y, over="k"), over="j"), {("all-reduce", 12): 1}),
     "scattered": (lambda x, y: mx.einsum(x, y, over="k").rename(i="s"), {("reduce-scatter", 12): 1}),
     "gathered": (lambda x, y: x.rename(k="u"), {("all-gather", 12): 1}),
     "renamed alike": (lambda x, y: x.rename(k="s"), {}),

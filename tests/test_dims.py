@@ -158,7 +158,7 @@ MISTAKES = {
         mx.DimError,
         lambda: mx.dims("batch:6 length:4 batch:6"),
         """
-        dim 'batch' occurs twice in one shape.
+        one shape has two dims of the name 'batch'.
           values: [batch:6, length:4, batch:6]
           rule: the dims of a tensor have different names.
           fix: rename one of them, for example x.rename(length="memory_length").
@@ -168,7 +168,7 @@ MISTAKES = {
         mx.DimError,
         lambda: mx.dims("length:6 batch:6 batch:5 length:4"),
         """
-        dim 'batch', 'length' occurs twice in one shape.
+        one shape has two dims of the name 'batch' and of 'length'.
           values: [length:6, batch:6, batch:5, length:4]
           rule: the dims of a tensor have different names.
           fix: rename one of them, for example x.rename(length="memory_length").

@@ -16,7 +16,10 @@ def test_a_message_leaves_out_the_parts_it_has_nothing_for():
     assert str(mx.MeshaxError("it failed.", fix="do this.")) == "it failed.\n  fix: do this."
 
 
-@pytest.mark.parametrize("error", [mx.DimError, mx.DtypeError, mx.LayoutError, mx.MeshError, mx.ShapeError])
+@pytest.mark.parametrize(
+    "error",
+    [mx.ArgumentError, mx.DimError, mx.DtypeError, mx.LayoutError, mx.MeshError, mx.OptimizerError, mx.ShapeError],
+)
 def test_every_error_is_a_value_error(error):
     assert issubclass(error, mx.MeshaxError)
     assert issubclass(error, ValueError)
@@ -28,7 +31,7 @@ def test_every_error_is_a_value_error(error):
         (["batch", "length"], 'did you mean "batch"?'),
         (["batches", "batch", "length"], 'did you mean "batch" or "batches"?'),
         (["width", "height"], "known names: height, width."),
-        ([f"n{i:02}" for i in range(13)], "known names: " + ", ".join(f"n{i:02}" for i in range(12)) + ", ...."),
+        ([f"n{i:02}" for i in range(13)], "known names: " + ", ".join(f"n{i:02}" for i in range(12)) + ", ..."),
         ([], "there are none yet."),
     ],
 )

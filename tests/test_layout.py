@@ -42,6 +42,15 @@ def test_no_rules():
     assert mx.Layout() == mx.Layout("") == mx.Layout({})
 
 
+def test_the_order_of_rules_does_not_matter():
+    layout = mx.Layout("batch:rows hidden:cols", params="length:rows hidden:rows", optimizer="batch:cols length:rows")
+    turned = mx.Layout("hidden:cols batch:rows", params="hidden:rows length:rows", optimizer="length:rows batch:cols")
+
+    assert layout == turned and hash(layout) == hash(turned)
+    assert Setting(mesh, layout) == Setting(mesh, turned)
+    assert layout != "batch:rows hidden:cols"
+
+
 def test_layouts_of_other_roles_differ():
     assert mx.Layout("batch:rows", params="hidden:rows") != mx.Layout("batch:rows")
     assert mx.Layout("batch:rows", params="hidden:rows") != mx.Layout("batch:rows", optimizer="hidden:rows")
@@ -145,6 +154,24 @@ MISTAKES = {
         """
         () does not name mesh axes for dim 'batch'.
           values: {'batch': ()}
+          fix: write for example mx.Layout("batch:rows hidden:cols").
+        """,
+    ),
+    "an axis that is a number": (
+        mx.LayoutError,
+        lambda: mx.Layout({"batch": 3}),
+        """
+        3 does not name mesh axes for dim 'batch'.
+          values: {'batch': 3}
+          fix: write for example mx.Layout("batch:rows hidden:cols").
+        """,
+    ),
+    "an axis that is nothing": (
+        mx.LayoutError,
+        lambda: mx.Layout("hidden:cols", params={"batch": None}),
+        """
+        None does not name mesh axes for dim 'batch'.
+          values: {'batch': None}
           fix: write for example mx.Layout("batch:rows hidden:cols").
         """,
     ),
@@ -261,7 +288,7 @@ MISTAKES = {
         lambda: split("batch:rows length:rows", lambda a, b: a * b, mx.zeros(batch), mx.zeros((length, hidden))),
         """
         dims of the operands of one operation are split over the same mesh axis: 'batch' and 'length' over 'rows'.
-          values: [batch:6] and [length:4, hidden:10] under Layout("batch:rows length:rows")
+          values: [batch:6/rows] and [length:4/rows, hidden:10] under Layout("batch:rows length:rows")
           rule: an axis splits at most one of the dims that meet in a tensor.
           fix: split one of them over another axis, or rename it where they meet, to a name without a rule.
         """,
@@ -276,7 +303,7 @@ MISTAKES = {
         ),
         """
         dims of the operands of one operation are split over the same mesh axis: 'batch' and 'length' over 'rows'.
-          values: [batch:6, hidden:10] and [hidden:10, length:4] under Layout("batch:rows length:rows")
+          values: [batch:6/rows, hidden:10] and [hidden:10, length:4/rows] under Layout("batch:rows length:rows")
           rule: an axis splits at most one of the dims that meet in a tensor.
           fix: split one of them over another axis, or rename it where they meet, to a name without a rule.
         """,
@@ -293,8 +320,8 @@ MISTAKES = {
         (
             "dims of the operands of one operation are split over the same mesh axis: 'batch' and 'length' over "
             "'rows'; 'batch' and 'hidden' over 'cols'.\n"
-            '  values: [batch:6] and [length:4] and [hidden:10] under Layout("batch:rows+cols length:rows '
-            'hidden:cols")\n'
+            "  values: [batch:6/rows+cols] and [length:4/rows] and [hidden:10/cols] under "
+            'Layout("batch:rows+cols length:rows hidden:cols")\n'
             "  rule: an axis splits at most one of the dims that meet in a tensor.\n"
             "  fix: split one of them over another axis, or rename it where they meet, to a name without a rule."
         ),
@@ -310,6 +337,12 @@ MISTAKES = {
         """,
     ),
 }
+
+
+@pytest.mark.parametrize("rules", [{3: "rows"}, {None: "rows"}, "3:rows", {"the batch": "rows"}], ids=str)
+def test_a_dim_that_is_no_name_is_refused(rules):
+    with pytest.raises(mx.LayoutError):
+        mx.Layout(rules)
 
 
 @pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)

@@ -66,6 +66,12 @@ def test_meshes_are_equal_if_their_axes_and_devices_are():
     assert mesh != mx.Mesh("rows:2", abstract=True)
 
 
+@pytest.mark.parametrize("spec", ["rows:-1", "rows:1"])
+def test_a_mesh_of_no_devices_is_refused(spec):
+    with pytest.raises(mx.MeshError, match="there are no devices for the mesh."):
+        mx.Mesh(spec, [])
+
+
 MISTAKES = {
     "not a string": (
         mx.MeshError,

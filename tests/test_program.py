@@ -197,12 +197,76 @@ def test_a_tensor_closed_over_is_a_constant(layout):
     assert shapes(same) == shapes(mx.put(constant, mesh, layout))
 
 
+@pytest.mark.parametrize("layout", ["", "hidden:rows", "hidden:cols", "hidden:rows+cols", "batch:rows hidden:cols"])
+def test_a_placed_uneven_tensor_closed_over_is_a_constant(layout):
+    x, constant = counting(batch, hidden), mx.put(counting(hidden), mesh, "hidden:cols")
+
+    scaled, summed, same = mx.spmd(lambda x: (x * constant, mx.sum(constant), constant), mesh, layout)(x)
+
+    np.testing.assert_array_equal(scaled.numpy(), x.numpy() * np.arange(10))
+    assert float(summed) == 45
+    np.testing.assert_array_equal(same.numpy(), np.arange(10))
+
+
 def test_a_parameter_closed_over_is_stored_as_the_layout_says():
     w = mx.param(counting(hidden))
 
     product = mx.spmd(lambda x: x * w, mesh, mx.Layout("batch:rows", params="hidden:cols"))(counting(batch))
 
     np.testing.assert_array_equal(product.numpy(), np.arange(6)[:, None] * np.arange(10))
+
+
+LAYOUTS = ["", "batch:rows hidden:cols", "hidden:rows+cols", mx.Layout("batch:cols", params="hidden:rows+cols")]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_a_program_inside_a_jit(layout):
+    program = mx.spmd(lambda x: x * 2, mesh, layout)
+    x = mx.param(counting(batch, hidden))
+
+    for given in (x, mx.put(x, mesh, layout), mx.put(x, mesh, "hidden:cols")):
+        doubled = jax.jit(program)(given)
+        assert (doubled.dims, doubled.role) == (x.dims, "param")
+        np.testing.assert_array_equal(doubled.numpy(), 2 * x.numpy())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_a_program_inside_a_gradient(layout):
+    def loss(w, x):
+        return mx.mean(mx.square(mx.einsum(x, w, over=hidden)))
+
+    program = mx.spmd(loss, mesh, layout)
+    w, x = mx.param(counting(hidden, length) / 10), counting(batch, hidden) / 10
+    wanted = jax.grad(lambda w: jnp.mean((x.numpy() @ w) ** 2))(w.numpy())
+
+    for given in (w, mx.put(w, mesh, layout)):
+        for gradient in (jax.grad(lambda w: program(w, x).array)(given), mx.grad(program)(given, x)):
+            assert (gradient.dims, gradient.role) == (w.dims, "param")
+            np.testing.assert_allclose(gradient.numpy(), wanted, rtol=1e-5)
+
+
+def test_programs_of_several_layouts_inside_one_jit():
+    layouts = ("hidden:cols", "hidden:rows", "hidden:rows+cols", "")  # stored as 12, 10, 16 and 10 elements
+    programs = [mx.spmd(lambda x, y: x * y + mx.arange(hidden), mesh, layout) for layout in layouts]
+
+    @jax.jit
+    def fn(x, y):
+        for program in programs:
+            x = program(x, y) - mx.sum(y)
+        return x
+
+    x, wanted = counting(hidden), np.arange(10.0)
+    for _ in programs:
+        wanted = 2 * wanted + np.arange(10) - 20
+    np.testing.assert_array_equal(fn(x, mx.full(hidden, 2.0)).numpy(), wanted)
+
+
+def test_jax_map_goes_through_a_program():
+    program = mx.spmd(lambda x, n: x * n, mesh, "hidden:cols")
+
+    scaled = jax.lax.map(lambda n: program(counting(hidden), n).array[:10], jnp.arange(3.0))
+
+    np.testing.assert_array_equal(scaled, np.arange(3)[:, None] * np.arange(10))
 
 
 @pytest.mark.parametrize("on", [mesh, nowhere], ids=["devices", "abstract"])
@@ -213,6 +277,14 @@ def test_explain_needs_only_shapes(on):
 
     assert [(c.kind, c.axes, c.shape) for c in report.collectives] == [("all-reduce", ("cols",), ())]
     assert fn.count == 1
+
+
+def test_explain_takes_wide_integers_without_a_warning():
+    program = mx.spmd(lambda x, n: mx.sum(x * n), mesh, "batch:rows")
+
+    report = program.explain(mx.tensor(np.arange(6, dtype=np.int64), batch), np.int64(3))
+
+    assert [(c.kind, c.dtype) for c in report.collectives] == [("all-reduce", "int32")]
 
 
 def test_compile_needs_only_shapes():
@@ -269,6 +341,33 @@ MISTAKES = {
           fix: make one: mx.Mesh("rows:2 cols:4").
         """,
     ),
+    "putting on a string": (
+        mx.MeshError,
+        lambda: mx.put(counting(batch), "rows:2 cols:4", "batch:rows"),
+        """
+        the mesh is a str.
+          values: 'rows:2 cols:4'
+          fix: make one: mx.Mesh("rows:2 cols:4").
+        """,
+    ),
+    "an argument of which only the shape is known": (
+        mx.ShapeError,
+        lambda: mx.spmd(identity, mesh, "batch:rows")(described(batch, hidden)),
+        """
+        a shape is not a value.
+          values: [batch:6, hidden:10] float32
+          fix: pass arrays; only .explain and .compile take jax.ShapeDtypeStruct.
+        """,
+    ),
+    "putting a shape": (
+        mx.ShapeError,
+        lambda: mx.put({"x": described(batch, dtype=jnp.int32)}, mesh, ""),
+        """
+        a shape is not a value.
+          values: [batch:6] int32
+          fix: pass arrays; only .explain and .compile take jax.ShapeDtypeStruct.
+        """,
+    ),
     "an argument that is no array": (
         mx.ShapeError,
         lambda: mx.spmd(identity, mesh, "")(counting(batch), "fast"),
@@ -293,7 +392,7 @@ MISTAKES = {
         """
         this mesh has no devices to run on.
           values: Mesh(rows:2 cols:4, abstract)
-          fix: use .explain or .compile, or make a mesh of devices.
+          fix: use .explain, or make a mesh of devices.
         """,
     ),
     "compiling for an abstract mesh": (
@@ -314,14 +413,23 @@ MISTAKES = {
           fix: make a mesh of devices.
         """,
     ),
+    "returning a string": (
+        mx.ShapeError,
+        lambda: mx.spmd(lambda x: (x, {"note": "done"}), mesh, "batch:rows")(counting(batch)),
+        """
+        a program returns pytrees of tensors, arrays and numbers, not str.
+          values: 'done'
+          fix: return it from a function outside.
+        """,
+    ),
     "returning a slice without names": (
         mx.LayoutError,
         lambda: mx.spmd(lambda x: x.array, mesh, "batch:rows")(counting(batch)),
         """
-        the program returns an array without names that differs between processors.
-          values: float32[3]{V:rows}
-          rule: only tensors can be split: their dims say how the slices fit together.
-          fix: return the tensor, not its .array.
+        an array without names differs between processors.
+          values: float32[3] over rows
+          rule: inside a program, only a tensor can be split: its dims say how the slices fit together.
+          fix: use the tensor itself, not its .array.
         """,
     ),
 }

@@ -38,6 +38,17 @@ def test_anything_like_an_array_can_be_named(array_like, dims, size):
     np.testing.assert_array_equal(x.numpy(), array_like)
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [(np.float64, np.float32), (np.int64, np.int32), (np.complex128, np.complex64), (np.float16, np.float16)],
+)
+def test_an_array_from_the_host_has_the_dtype_that_jax_gives_it(given, kept):
+    x = mx.tensor(np.ones(6, given), batch)
+
+    assert x.dtype == kept == jnp.asarray(x.array).dtype
+    assert mx.einsum(x, mx.ones(batch, kept), over=batch).numpy() == 6
+
+
 def test_a_parameter_is_the_same_tensor_in_a_role():
     x = counting(batch)
 
@@ -119,6 +130,13 @@ def test_numpy_crops_the_padding():
     assert placed.array.shape == (12, 4)
     assert (placed.size, placed.dims) == (40, (hidden, length))
     np.testing.assert_array_equal(placed.numpy(), x.numpy())
+
+
+def test_numpy_reads_the_value_without_padding():
+    placed = mx.put(counting(hidden), mesh, "hidden:cols")
+
+    np.testing.assert_array_equal(np.asarray(placed), np.arange(10, dtype=np.float32), strict=True)
+    np.testing.assert_array_equal(np.asarray(placed, np.int32), np.arange(10, dtype=np.int32), strict=True)
 
 
 def test_operations_outside_a_program_crop_the_padding():
@@ -231,7 +249,7 @@ MISTAKES = {
         mx.DimError,
         lambda: mx.tensor(np.zeros((6, 6)), "batch batch"),
         """
-        dim 'batch' occurs twice in one shape.
+        one shape has two dims of the name 'batch'.
           values: [batch:6, batch:6]
           rule: the dims of a tensor have different names.
           fix: rename one of them, for example x.rename(length="memory_length").
@@ -257,11 +275,69 @@ MISTAKES = {
         """,
     ),
     "a parameter that is an array": (
-        mx.DimError,
+        mx.ShapeError,
         lambda: mx.param(np.zeros(6)),
         """
-        mx.param takes a tensor, not ndarray.
-          fix: name its dims first: mx.tensor(x, "rows cols").
+        mx.param takes tensors, not an array.
+          values: float64[6]
+          rule: an array takes part in an operation through the names of its dims.
+          fix: name them: mx.tensor(array, "batch hidden").
+        """,
+    ),
+    "a slice named as a whole": (
+        mx.LayoutError,
+        lambda: split("batch:rows", lambda x: mx.tensor(x.array, "batch"), counting(batch)),
+        """
+        an array without names differs between processors.
+          values: float32[3] over rows
+          rule: inside a program, only a tensor can be split: its dims say how the slices fit together.
+          fix: use the tensor itself, not its .array.
+        """,
+    ),
+    "a slice under another name": (
+        mx.LayoutError,
+        lambda: split("batch:rows hidden:cols", lambda x: mx.tensor(x.array, "a b"), counting(batch, hidden)),
+        """
+        an array without names differs between processors.
+          values: float32[3, 3] over cols+rows
+          rule: inside a program, only a tensor can be split: its dims say how the slices fit together.
+          fix: use the tensor itself, not its .array.
+        """,
+    ),
+    "a number of several elements": (
+        mx.ShapeError,
+        lambda: float(counting(batch, length)),
+        """
+        only a tensor of one element is a number.
+          values: [batch:6, length:4]
+          fix: reduce it first, or use .numpy().
+        """,
+    ),
+    "a truth value of several elements": (
+        mx.ShapeError,
+        lambda: counting(batch) if counting(batch) > 2 else None,
+        """
+        only a tensor of one element is a number.
+          values: [batch:6]
+          fix: reduce it first, or use .numpy().
+        """,
+    ),
+    "a truth value of several elements inside a program": (
+        mx.ShapeError,
+        lambda: split("batch:rows", lambda x: x if x > 2 else -x, counting(batch)),
+        """
+        only a tensor of one element is a number.
+          values: [batch:6]
+          fix: reduce it first, or use .numpy().
+        """,
+    ),
+    "the value as an array inside a program": (
+        mx.MeshaxError,
+        lambda: split("batch:rows", lambda x: x * np.asarray(x)[0], counting(batch)),
+        """
+        a tensor inside a program has no value yet.
+          values: Tensor[batch:6/rows] float32
+          fix: return it from the program, and call .numpy() on the result.
         """,
     ),
     "the value inside a program": (

@@ -72,7 +72,7 @@ MISTAKES = {
         lambda: mx.einsum(x, w.astype(jnp.bfloat16), over=hidden),
         """
         the operands of mx.einsum have different dtypes.
-          values: float32(batch:6, hidden:10) and bfloat16(hidden:10, length:4)
+          values: [batch:6, hidden:10] float32 and [hidden:10, length:4] bfloat16
           rule: a product is computed in one dtype, so that none is slower than it looks.
           fix: cast one operand: x.astype(w.dtype).
         """,
@@ -109,7 +109,7 @@ MISTAKES = {
         mx.DimError,
         lambda: mx.einsum(x, w, out="batch batch"),
         """
-        dim 'batch' occurs twice in one shape.
+        one shape has two dims of the name 'batch'.
           values: [batch:6, batch:6]
           rule: the dims of a tensor have different names.
           fix: rename one of them, for example x.rename(length="memory_length").

@@ -13,6 +13,7 @@ from samples import counting
 batch, length = mx.dims(batch=6, length=4)
 
 x, xs = counting(batch), counting(length, batch)
+SPLIT = mx.Layout("", params="batch:cols")
 
 
 def test_scan_slices_and_stacks_along_a_dim():
@@ -66,6 +67,27 @@ def test_remat_changes_no_result(policy):
     np.testing.assert_allclose(again.numpy(), mx.grad(loss)(x).numpy(), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "run", [lambda fn, *args: fn(*args), lambda fn, *args: mx.spmd(fn, mx.Mesh("cols:4"), SPLIT)(*args)]
+)
+def test_a_carry_whose_role_changes_is_refused(run):
+    def descend(w, g):
+        return mx.scan(lambda w, _: (w - g, None), w, over=length)
+
+    with pytest.raises(mx.ShapeError, match=r"does not come out as it went in(.|\n)* float32 param "):
+        run(descend, mx.param(x), x)
+
+
+def test_a_carry_that_keeps_its_role():
+    def descend(w, g):
+        return mx.scan(lambda w, _: (mx.param(w - g), None), w, over=length)[0]
+
+    for fn in (descend, mx.spmd(descend, mx.Mesh("cols:4"), SPLIT)):
+        moved = fn(mx.param(x), x)
+        assert moved.role == "param"
+        np.testing.assert_array_equal(moved.numpy(), -3 * x.numpy())
+
+
 def scanned(body, init):
     return mx.scan(lambda carry, _: (body(carry), None), init, over=length)
 
@@ -76,8 +98,8 @@ MISTAKES = {
         lambda: scanned(lambda c: c.rename(batch="items"), x),
         """
         the carry of mx.scan does not come out as it went in.
-          values: [batch:6] float32 became [items:6] float32
-          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          values: [batch:6] float32 and [items:6] float32
+          rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
           fix: rename, transpose or cast it back at the end of the body.
         """,
     ),
@@ -86,8 +108,8 @@ MISTAKES = {
         lambda: scanned(lambda c: mx.transpose(c, "batch length"), xs),
         """
         the carry of mx.scan does not come out as it went in.
-          values: [length:4, batch:6] float32 became [batch:6, length:4] float32
-          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          values: [length:4, batch:6] float32 and [batch:6, length:4] float32
+          rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
           fix: rename, transpose or cast it back at the end of the body.
         """,
     ),
@@ -96,8 +118,8 @@ MISTAKES = {
         lambda: scanned(lambda c: mx.sum(c), x),
         """
         the carry of mx.scan does not come out as it went in.
-          values: [batch:6] float32 became [] float32
-          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          values: [batch:6] float32 and [] float32
+          rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
           fix: rename, transpose or cast it back at the end of the body.
         """,
     ),
@@ -106,8 +128,8 @@ MISTAKES = {
         lambda: scanned(lambda c: c.astype(jnp.bfloat16), x),
         """
         the carry of mx.scan does not come out as it went in.
-          values: [batch:6] float32 became [batch:6] bfloat16
-          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          values: [batch:6] float32 and [batch:6] bfloat16
+          rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
           fix: rename, transpose or cast it back at the end of the body.
         """,
     ),
@@ -116,8 +138,8 @@ MISTAKES = {
         lambda: scanned(lambda c: {"x": c["x"]}, {"x": x, "y": x}),
         """
         the carry of mx.scan does not come out as it went in.
-          values: the structure PyTreeDef({'x': *, 'y': *}) became PyTreeDef({'x': *})
-          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          values: PyTreeDef({'x': *, 'y': *}) and PyTreeDef({'x': *})
+          rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
           fix: rename, transpose or cast it back at the end of the body.
         """,
     ),
@@ -126,8 +148,8 @@ MISTAKES = {
         lambda: scanned(lambda c: (c[0] > 0, c[1], mx.sum(c[2])), (x, x, xs)),
         """
         the carry of mx.scan does not come out as it went in.
-          values: [batch:6] float32 became [batch:6] bool; [length:4, batch:6] float32 became [] float32
-          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          values: [batch:6] float32 and [batch:6] bool; [length:4, batch:6] float32 and [] float32
+          rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
           fix: rename, transpose or cast it back at the end of the body.
         """,
     ),
@@ -136,8 +158,8 @@ MISTAKES = {
         lambda: scanned(lambda c: c[:2], np.ones(3, np.float32)),
         """
         the carry of mx.scan does not come out as it went in.
-          values: (3,) float32 became (2,) float32
-          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          values: float32[3] and float32[2]
+          rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
           fix: rename, transpose or cast it back at the end of the body.
         """,
     ),
@@ -145,7 +167,7 @@ MISTAKES = {
         mx.DimError,
         lambda: mx.scan(lambda c, x: (c, xs), x, xs, over=length),
         """
-        dim 'length' occurs twice in one shape.
+        one shape has two dims of the name 'length'.
           values: [length:4, length:4, batch:6]
           rule: the dims of a tensor have different names.
           fix: rename one of them, for example x.rename(length="memory_length").
@@ -168,13 +190,41 @@ MISTAKES = {
           fix: did you mean "length"?
         """,
     ),
+    "a scan over two sizes": (
+        mx.ShapeError,
+        lambda: mx.scan(lambda c, x: (c, None), x, (xs, counting(mx.Dim("length", 5))), over="length"),
+        """
+        dim 'length' has size 4 in one operand and 5 in another.
+          values: [length:4] and [length:5]
+          rule: operands meet by name, and dims of one name have one size.
+          fix: rename the dim of one operand if another dim is meant, or slice it to the same size.
+        """,
+    ),
+    "a body that returns no pair": (
+        mx.ShapeError,
+        lambda: mx.scan(lambda c, x: c + x, x, xs, over=length),
+        """
+        the body of mx.scan returns the next carry and a y.
+          values: Tensor
+          fix: return (carry, y), with None for y if there is none.
+        """,
+    ),
+    "a body that returns nothing": (
+        mx.ShapeError,
+        lambda: mx.scan(lambda c, x: None, x, xs, over=length),
+        """
+        the body of mx.scan returns the next carry and a y.
+          values: NoneType
+          fix: return (carry, y), with None for y if there is none.
+        """,
+    ),
     "the carry of a while loop changes": (
         mx.ShapeError,
         lambda: mx.while_loop(lambda c: c < 3, lambda c: c + 0.5, mx.zeros((), jnp.int32)),
         """
         the carry of mx.while_loop does not come out as it went in.
-          values: [] int32 became [] float32
-          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
+          values: [] int32 and [] float32
+          rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
           fix: rename, transpose or cast it back at the end of the body.
         """,
     ),
@@ -191,30 +241,40 @@ MISTAKES = {
         mx.ShapeError,
         lambda: mx.cond(True, lambda x: x, mx.sum, x),
         """
-        the result of mx.cond, from the one branch to the other, does not come out as it went in.
-          values: [batch:6] float32 became [] float32
-          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
-          fix: rename, transpose or cast it back at the end of the body.
+        the branches of mx.cond return different things.
+          values: [batch:6] float32 and [] float32
+          rule: both return the same structure, dims, in the same order, dtypes and roles.
+          fix: rename, transpose or cast the result of one branch.
         """,
     ),
     "branches whose dtypes differ": (
         mx.ShapeError,
         lambda: mx.cond(True, lambda x: x, lambda x: x > 0, x),
         """
-        the result of mx.cond, from the one branch to the other, does not come out as it went in.
-          values: [batch:6] float32 became [batch:6] bool
-          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
-          fix: rename, transpose or cast it back at the end of the body.
+        the branches of mx.cond return different things.
+          values: [batch:6] float32 and [batch:6] bool
+          rule: both return the same structure, dims, in the same order, dtypes and roles.
+          fix: rename, transpose or cast the result of one branch.
         """,
     ),
     "branches whose structures differ": (
         mx.ShapeError,
         lambda: mx.cond(True, lambda x: x, lambda x: (x, x), x),
         """
-        the result of mx.cond, from the one branch to the other, does not come out as it went in.
-          values: the structure PyTreeDef(*) became PyTreeDef((*, *))
-          rule: what a loop carries keeps its structure, dims, their order, and dtypes.
-          fix: rename, transpose or cast it back at the end of the body.
+        the branches of mx.cond return different things.
+          values: PyTreeDef(*) and PyTreeDef((*, *))
+          rule: both return the same structure, dims, in the same order, dtypes and roles.
+          fix: rename, transpose or cast the result of one branch.
+        """,
+    ),
+    "branches whose roles differ": (
+        mx.ShapeError,
+        lambda: mx.cond(True, lambda x: x, mx.param, x),
+        """
+        the branches of mx.cond return different things.
+          values: [batch:6] float32 and [batch:6] float32 param
+          rule: both return the same structure, dims, in the same order, dtypes and roles.
+          fix: rename, transpose or cast the result of one branch.
         """,
     ),
     "a predicate with dims": (
@@ -227,7 +287,7 @@ MISTAKES = {
         """,
     ),
     "a policy that there is not": (
-        mx.ShapeError,
+        mx.ArgumentError,
         lambda: mx.remat(mx.sum, policy="dots"),
         """
         there is no policy 'dots'.

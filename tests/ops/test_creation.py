@@ -28,6 +28,18 @@ def test_each_processor_makes_its_own_slice(layout):
     np.testing.assert_array_equal(made[1].numpy(), np.ones((6, 10)))
 
 
+@pytest.mark.parametrize("dims", [(batch, length), ()], ids=["two", "none"])
+def test_arange_counts_along_one_dim(dims):
+    with pytest.raises(mx.ShapeError, match="mx.arange counts along one dim."):
+        mx.arange(dims)
+
+
+@pytest.mark.parametrize("make", [mx.zeros, mx.ones, mx.arange, lambda dims: mx.full(dims, 2.0)])
+def test_a_size_is_not_a_dim(make):
+    with pytest.raises(mx.DimError, match="3 is neither a dim nor the name of one."):
+        make(3)
+
+
 MISTAKES = {
     "a name without a size": (
         mx.ShapeError,
@@ -60,7 +72,7 @@ MISTAKES = {
         mx.DimError,
         lambda: mx.full((batch, batch), 1.0),
         """
-        dim 'batch' occurs twice in one shape.
+        one shape has two dims of the name 'batch'.
           values: [batch:6, batch:6]
           rule: the dims of a tensor have different names.
           fix: rename one of them, for example x.rename(length="memory_length").

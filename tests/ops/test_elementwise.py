@@ -1,5 +1,6 @@
 """Elementwise operations, by name."""
 
+import operator
 from textwrap import dedent
 
 import jax.numpy as jnp
@@ -60,6 +61,28 @@ def test_a_result_has_the_role_that_all_operands_share():
     assert (w + x).role is None and (x + w).role is None
 
 
+ARITHMETIC = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "**": operator.pow}
+WHOLE = {"//": operator.floordiv, "%": operator.mod, "&": operator.and_, "|": operator.or_, "^": operator.xor}
+COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+EQUALITIES = {"==": operator.eq, "!=": operator.ne}
+SYMBOLS = ARITHMETIC | WHOLE | COMPARISONS | EQUALITIES
+
+
+@pytest.mark.parametrize("symbol", SYMBOLS)
+def test_an_operator_is_called_by_its_symbol(symbol):
+    with pytest.raises(mx.ShapeError) as raised:
+        SYMBOLS[symbol](counting(batch), np.ones(6))
+    assert str(raised.value).startswith(f"operator {symbol} takes tensors, not an array.\n  values: float64[6]\n")
+
+
+def scaled_by_its_slice(layout):
+    return mx.spmd(lambda x: x * jnp.sum(x.array), mx.Mesh("rows:2 cols:4"), layout)(counting(batch))
+
+
+def test_a_number_that_is_the_same_on_all_processors():
+    np.testing.assert_array_equal(scaled_by_its_slice("").numpy(), 15 * np.arange(6))
+
+
 MISTAKES = {
     "two sizes of one name": (
         mx.ShapeError,
@@ -71,12 +94,22 @@ MISTAKES = {
           fix: rename the dim of one operand if another dim is meant, or slice it to the same size.
         """,
     ),
+    "a number that differs between processors": (
+        mx.LayoutError,
+        lambda: scaled_by_its_slice("batch:rows"),
+        """
+        an array without names differs between processors.
+          values: float32[] over rows
+          rule: inside a program, only a tensor can be split: its dims say how the slices fit together.
+          fix: use the tensor itself, not its .array.
+        """,
+    ),
     "an array as operand": (
         mx.ShapeError,
         lambda: counting(batch) + np.ones(6),
         """
-        mx.add takes tensors, not ndarray.
-          values: shape (6,)
+        operator + takes tensors, not an array.
+          values: float64[6]
           rule: an array takes part in an operation through the names of its dims.
           fix: name them: mx.tensor(array, "batch hidden").
         """,

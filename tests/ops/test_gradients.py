@@ -36,6 +36,14 @@ def test_argnums_choose_the_arguments():
     np.testing.assert_allclose(both[1].numpy(), mx.grad(loss)(w, x).numpy(), rtol=1e-6)
 
 
+@pytest.mark.parametrize(("argnums", "same"), [(-1, 1), (-2, 0), ((-1, 0), (1, 0)), ((0, -1), (0, 1))])
+def test_negative_argnums_count_from_the_end(argnums, same):
+    got, wanted = (jax.tree.leaves(mx.grad(loss, argnums=numbers)(w, x)) for numbers in (argnums, same))
+
+    assert all(np.any(gradient) for gradient in got)
+    jax.tree.map(np.testing.assert_array_equal, got, wanted)
+
+
 def test_a_gradient_has_the_role_of_its_tensor():
     assert mx.grad(loss)(mx.param(w), x).role == "param"
 
@@ -86,18 +94,52 @@ MISTAKES = {
         mx.ShapeError,
         lambda: mx.grad(lambda w: w * w)(w),
         """
-        a function to differentiate returns one floating number.
+        a function to differentiate returns one number.
           values: [length:4] float32
           fix: reduce it, for example with mx.mean.
         """,
     ),
     "a loss that is an integer": (
-        mx.ShapeError,
+        mx.DtypeError,
         lambda: mx.grad(lambda w: mx.argmax(w, length))(w),
         """
-        a function to differentiate returns one floating number.
-          values: [] int32
-          fix: reduce it, for example with mx.mean.
+        only floating numbers have gradients.
+          values: int32
+          fix: return a floating number.
+        """,
+    ),
+    "a loss beside something else": (
+        mx.ShapeError,
+        lambda: mx.grad(lambda w: (mx.sum(w), w))(w),
+        """
+        a function to differentiate returns one number, not a tuple.
+          fix: pass has_aux=True, and return (loss, everything else).
+        """,
+    ),
+    "a loss in a dict": (
+        mx.ShapeError,
+        lambda: mx.value_and_grad(lambda w: {"loss": mx.sum(w), "weights": w})(w),
+        """
+        a function to differentiate returns one number, not a dict.
+          fix: pass has_aux=True, and return (loss, everything else).
+        """,
+    ),
+    "an argument that there is not": (
+        mx.ArgumentError,
+        lambda: mx.grad(loss, argnums=2)(w, x),
+        """
+        there is no argument 2 to differentiate by.
+          values: argnums (2,) of 2 arguments
+          fix: arguments are counted from 0.
+        """,
+    ),
+    "an argument before the first": (
+        mx.ArgumentError,
+        lambda: mx.grad(loss, argnums=(0, -3))(w, x),
+        """
+        there is no argument -3 to differentiate by.
+          values: argnums (0, -3) of 2 arguments
+          fix: arguments are counted from 0.
         """,
     ),
     "a gradient by an integer tensor": (
@@ -123,6 +165,22 @@ MISTAKES = {
         """
         microbatches= and over= go together.
           fix: write for example microbatches=4, over="batch".
+        """,
+    ),
+    "no microbatches": (
+        mx.ArgumentError,
+        lambda: mx.grad(loss, microbatches=0, over=batch),
+        """
+        there cannot be 0 microbatches.
+          fix: choose a number that divides the batch.
+        """,
+    ),
+    "fewer microbatches than none": (
+        mx.ArgumentError,
+        lambda: mx.value_and_grad(loss, microbatches=-2, over=batch),
+        """
+        there cannot be -2 microbatches.
+          fix: choose a number that divides the batch.
         """,
     ),
     "microbatches that do not divide": (

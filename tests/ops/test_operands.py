@@ -17,14 +17,14 @@ x, array = counting(batch), np.zeros((6, 4), np.float32)
 @pytest.mark.parametrize(
     "op",
     [
-        *("sum", "mean", "var", "prod", "max", "min", "logsumexp"),
+        *("sum", "mean", "var", "prod", "max", "min", "all", "any", "logsumexp"),
         *("exp", "relu", "sqrt", "tanh", "negative", "isnan", "clip", "stop_gradient"),
     ],
 )
 def test_every_operation_names_itself(op):
     with pytest.raises(mx.ShapeError) as raised:
         getattr(mx, op)(array)
-    assert str(raised.value).startswith(f"mx.{op} takes tensors, not ndarray.\n  values: shape (6, 4)\n")
+    assert str(raised.value).startswith(f"mx.{op} takes tensors, not an array.\n  values: float32[6, 4]\n")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_every_operation_names_itself(op):
 def test_every_operation_with_dims_names_itself(op, argument):
     with pytest.raises(mx.ShapeError) as raised:
         getattr(mx, op)(array, argument)
-    assert str(raised.value).startswith(f"mx.{op} takes tensors, not ndarray.\n  values: shape (6, 4)\n")
+    assert str(raised.value).startswith(f"mx.{op} takes tensors, not an array.\n  values: float32[6, 4]\n")
 
 
 MISTAKES = {
@@ -45,8 +45,8 @@ MISTAKES = {
         mx.ShapeError,
         lambda: mx.einsum(x, np.ones(6), over=batch),
         """
-        mx.einsum takes tensors, not ndarray.
-          values: shape (6,)
+        mx.einsum takes tensors, not an array.
+          values: float64[6]
           rule: an array takes part in an operation through the names of its dims.
           fix: name them: mx.tensor(array, "batch hidden").
         """,
@@ -55,8 +55,8 @@ MISTAKES = {
         mx.ShapeError,
         lambda: np.ones(6) * x,
         """
-        mx.mul takes tensors, not ndarray.
-          values: shape (6,)
+        operator * takes tensors, not an array.
+          values: float64[6]
           rule: an array takes part in an operation through the names of its dims.
           fix: name them: mx.tensor(array, "batch hidden").
         """,
@@ -65,8 +65,8 @@ MISTAKES = {
         mx.ShapeError,
         lambda: mx.maximum(jnp.ones((6, 1)), x),
         """
-        mx.maximum takes tensors, not ArrayImpl.
-          values: shape (6, 1)
+        mx.maximum takes tensors, not an array.
+          values: float32[6, 1]
           rule: an array takes part in an operation through the names of its dims.
           fix: name them: mx.tensor(array, "batch hidden").
         """,

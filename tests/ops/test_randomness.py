@@ -1,5 +1,7 @@
 """Random numbers equal jax.random's, bit for bit, under every layout, uneven ones included."""
 
+from textwrap import dedent
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +9,10 @@ import pytest
 
 import meshax as mx
 from meshax.ops.randomness import _places
+from samples import counting
 
 KEY = jax.random.key(7)
-a, b, c = mx.dims(a=10, b=6, c=7)
+a, b, c, batch = mx.dims(a=10, b=6, c=7, batch=6)
 LAYOUTS = ["", "a:x", "a:x+y", "a:y+x b:z", "a:x b:y c:z", "c:x a:z+y", "b:x+y+z", "c:z+x+y"]
 SAMPLERS = {
     "normal": (lambda d: mx.random.normal(KEY, d), lambda s: jax.random.normal(KEY, s)),
@@ -75,3 +78,77 @@ def test_places_beyond_32_bits():
     places = (np.asarray(high).astype(object) << 32) + np.asarray(low).astype(object)
     wanted = ((2 * 70000 + 69990 + np.arange(4))[:, None] * 70000 + 100 + np.arange(5)).astype(object)
     assert (places[0] == wanted).all()
+
+
+MISTAKES = {
+    "a key of another generator": (
+        mx.DtypeError,
+        lambda: mx.random.normal(jax.random.key(0, impl="rbg"), batch),
+        """
+        mx.random takes one threefry key, not a rbg key of shape ().
+          rule: only partitionable threefry keys give each processor the numbers of its own slice.
+          fix: make it with jax.random.key(seed), and split it with jax.random.split.
+        """,
+    ),
+    "several keys": (
+        mx.DtypeError,
+        lambda: mx.random.normal(jax.random.split(KEY, 3), batch),
+        """
+        mx.random takes one threefry key, not a threefry2x32 key of shape (3,).
+          rule: only partitionable threefry keys give each processor the numbers of its own slice.
+          fix: make it with jax.random.key(seed), and split it with jax.random.split.
+        """,
+    ),
+    "a seed": (
+        mx.DtypeError,
+        lambda: mx.random.uniform(7, batch),
+        """
+        mx.random takes one threefry key, not int.
+          rule: only partitionable threefry keys give each processor the numbers of its own slice.
+          fix: make it with jax.random.key(seed), and split it with jax.random.split.
+        """,
+    ),
+    "a rate of one": (
+        mx.ArgumentError,
+        lambda: mx.random.dropout(KEY, counting(batch), 1.0),
+        """
+        a dropout rate is at least 0 and less than 1, not 1.0.
+          fix: for example 0.1.
+        """,
+    ),
+    "a negative rate": (
+        mx.ArgumentError,
+        lambda: mx.random.dropout(KEY, counting(batch), -0.1),
+        """
+        a dropout rate is at least 0 and less than 1, not -0.1.
+          fix: for example 0.1.
+        """,
+    ),
+    "a name without a size": (
+        mx.ShapeError,
+        lambda: mx.random.bernoulli(KEY, "batch"),
+        """
+        mx.random.bernoulli does not know the size of 'batch'.
+          rule: a new tensor is made of dims, which have sizes.
+          fix: pass dims, for example mx.dims("batch:32 hidden:64").
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_messages(error, wrong, text):
+    with pytest.raises(error) as raised:
+        wrong()
+    assert str(raised.value) == dedent(text).strip()
+
+
+def test_message_where_random_numbers_would_depend_on_the_layout():
+    with jax.threefry_partitionable(False), pytest.raises(mx.DtypeError) as raised:
+        mx.random.normal(KEY, batch)
+
+    assert str(raised.value) == (
+        "random numbers would depend on the layout.\n"
+        "  rule: only partitionable threefry keys give each processor the numbers of its own slice.\n"
+        '  fix: jax.config.update("jax_threefry_partitionable", True).'
+    )

@@ -66,10 +66,28 @@ MISTAKES = {
         mx.DimError,
         lambda: mx.mean(x, over=(length, "length")),
         """
-        dim 'length' occurs twice in one shape.
+        one shape has two dims of the name 'length'.
           values: [length:4, length:4]
           rule: the dims of a tensor have different names.
           fix: rename one of them, for example x.rename(length="memory_length").
+        """,
+    ),
+    "a number instead of a dim": (
+        mx.DimError,
+        lambda: mx.sum(x, over=0),
+        """
+        0 is neither a dim nor the name of one.
+          rule: dims are named, not numbered.
+          fix: write for example over="batch", or pass the Dim.
+        """,
+    ),
+    "the place over a number": (
+        mx.DimError,
+        lambda: mx.argmin(x, over=-1),
+        """
+        -1 is neither a dim nor the name of one.
+          rule: dims are named, not numbered.
+          fix: write for example over="batch", or pass the Dim.
         """,
     ),
     "the place over a dim that is not there": (

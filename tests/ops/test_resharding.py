@@ -74,7 +74,7 @@ MISTAKES = {
         mx.DimError,
         lambda: x.rename(batch="length"),
         """
-        dim 'length' occurs twice in one shape.
+        one shape has two dims of the name 'length'.
           values: [length:6, length:4]
           rule: the dims of a tensor have different names.
           fix: rename one of them, for example x.rename(length="memory_length").
@@ -97,6 +97,24 @@ MISTAKES = {
           values: [batch:6, length:4] to [batch:6, hidden:10]
           rule: a reshape keeps the number of elements.
           fix: correct the sizes of the new dims.
+        """,
+    ),
+    "a reshape to a name without a size": (
+        mx.ShapeError,
+        lambda: mx.reshape(x, "batch columns"),
+        """
+        mx.reshape does not know the size of 'columns'.
+          rule: a new tensor is made of dims, which have sizes.
+          fix: pass dims, for example mx.dims("batch:32 hidden:64").
+        """,
+    ),
+    "a broadcast to a name without a size": (
+        mx.ShapeError,
+        lambda: mx.broadcast(x, ("columns", batch, "length")),
+        """
+        mx.broadcast does not know the size of 'columns'.
+          rule: a new tensor is made of dims, which have sizes.
+          fix: pass dims, for example mx.dims("batch:32 hidden:64").
         """,
     ),
     "a broadcast that loses a dim": (
@@ -130,7 +148,7 @@ MISTAKES = {
         mx.DimError,
         lambda: mx.transpose(x, "length length"),
         """
-        dim 'length' occurs twice in one shape.
+        one shape has two dims of the name 'length'.
           values: [length:4, length:4]
           rule: the dims of a tensor have different names.
           fix: rename one of them, for example x.rename(length="memory_length").

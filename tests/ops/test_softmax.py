@@ -48,7 +48,7 @@ MISTAKES = {
         lambda: mx.softmax_cross_entropy(logits, labels.astype(jnp.float32), over=length),
         """
         labels are integers, not float32.
-          values: (batch:6,)
+          values: [batch:6] float32
           fix: pass the places of the right classes, for example mx.argmax(one_hot, classes).
         """,
     ),
@@ -57,7 +57,7 @@ MISTAKES = {
         lambda: mx.softmax_cross_entropy(logits, counting(batch, length, dtype=np.int32), over=length),
         """
         labels have the dim 'length' of the classes.
-          values: (batch:6, length:4) and (batch:6, length:4)
+          values: [batch:6, length:4] and [batch:6, length:4]
           fix: pass integer labels without that dim.
         """,
     ),
@@ -65,8 +65,8 @@ MISTAKES = {
         mx.ShapeError,
         lambda: mx.softmax_cross_entropy(logits, labels.numpy(), over=length),
         """
-        mx.softmax_cross_entropy takes tensors, not ndarray.
-          values: shape (6,)
+        mx.softmax_cross_entropy takes tensors, not an array.
+          values: int32[6]
           rule: an array takes part in an operation through the names of its dims.
           fix: name them: mx.tensor(array, "batch hidden").
         """,
