@@ -59,5 +59,8 @@ def _operand(kind, result, line):
 def _group_size(line):
     if match := re.search(r"replica_groups=\[(\d+),(\d+)\]", line):
         return int(match[2])
+    if match := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", line):  # mesh['data'=2,'model'=4] {'data'}
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", match[1]))
+        return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", match[2]))
     first = re.search(r"replica_groups=\{\{([\d,]+)\}", line)[1]
     return len(first.split(","))

@@ -48,8 +48,12 @@ from .ops.elementwise import (
     where,
 )
 from .ops.gradients import grad, value_and_grad
+from .ops.indexing import gather, one_hot, scatter_add
+from .ops.kernels import debug_print, local
+from .ops.ordering import argsort, cumsum, sort, top_k
 from .ops.reduction import all, any, argmax, argmin, max, mean, min, prod, sum, var
 from .ops.resharding import broadcast, rename, reshape, transpose
+from .ops.shaping import concat, flip, pad, shift, slice, stack, unstack, windows
 from .ops.softmax import log_softmax, logsumexp, softmax, softmax_cross_entropy
 from .plan.report import explain as _explain
 from .program import Program, put, spmd
@@ -61,12 +65,14 @@ Program.explain = _explain  # type: ignore[attr-defined]  # reading programs sta
 __version__ = "0.1.0"
 
 __all__ = [
-    "abs", "all", "any", "arange", "argmax", "argmin", "ArgumentError", "broadcast", "ceil", "clip", "cond", "cos",
-    "Dim", "DimError", "dims", "DtypeError", "einsum", "erf", "exp", "expm1", "floor", "full", "gelu", "grad",
-    "isfinite", "isnan", "Layout", "LayoutError", "lift", "log", "log1p", "log_softmax", "logical_and", "logical_not",
-    "logical_or", "logsumexp", "max", "maximum", "mean", "Mesh", "MeshaxError", "MeshError", "min", "minimum",
-    "negative", "ones", "OptimizerError", "param", "prod", "Program", "put", "random", "relu", "remat", "rename",
-    "reshape", "round", "rsqrt", "scan", "ShapeError", "sigmoid", "sign", "silu", "sin", "softmax",
-    "softmax_cross_entropy", "softplus", "spmd", "sqrt", "square", "stop_gradient", "sum", "tanh", "tensor",
-    "Tensor", "transpose", "value_and_grad", "var", "where", "while_loop", "zeros",
+    "abs", "all", "any", "arange", "argmax", "argmin", "argsort", "ArgumentError", "broadcast", "ceil", "clip",
+    "concat", "cond", "cos", "cumsum", "debug_print", "Dim", "DimError", "dims", "DtypeError", "einsum", "erf", "exp",
+    "expm1", "flip", "floor", "full", "gather", "gelu", "grad", "isfinite", "isnan", "Layout", "LayoutError", "lift",
+    "local", "log", "log1p", "log_softmax", "logical_and", "logical_not", "logical_or", "logsumexp", "max", "maximum",
+    "mean", "Mesh", "MeshaxError", "MeshError", "min", "minimum", "negative", "one_hot", "ones", "OptimizerError",
+    "pad", "param", "prod", "Program", "put", "random", "relu", "remat", "rename", "reshape", "round", "rsqrt",
+    "scan", "scatter_add", "ShapeError", "shift", "sigmoid", "sign", "silu", "sin", "slice", "softmax",
+    "softmax_cross_entropy", "softplus", "sort", "spmd", "sqrt", "square", "stack", "stop_gradient", "sum", "tanh",
+    "tensor", "Tensor", "top_k", "transpose", "unstack", "value_and_grad", "var", "where", "while_loop", "windows",
+    "zeros",
 ]  # fmt: skip

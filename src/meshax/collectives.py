@@ -6,12 +6,14 @@ consumers ask, in whatever loop, there is one collective forward and one backwar
 """
 
 import contextlib
+import math
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from .compat import is_traced, own_trace, varying_axes
@@ -85,6 +87,18 @@ def gather(x: Array, axes: Axes, position: int, *, copies: bool) -> Array:
 def exchange(x: Array, axes: Axes, split: int, join: int) -> Array:
     """Cuts along one array dimension and joins along another: one all-to-all."""
     return lax.all_to_all(x, axes, split_axis=split, concat_axis=join, tiled=True)
+
+
+def permute(x: Array, axes: Axes, pairs: Sequence[tuple[int, int]], axis_sizes: Mapping[str, int]) -> Array:
+    """Sends from processor to processor along axes together: one permute. Who receives nothing has zeros.
+
+    JAX counts processors in the order of the mesh's axes, whatever the order of `axes`.
+    """
+    in_mesh_order = [axes.index(axis) for axis in axis_sizes if axis in axes]
+    places = np.arange(math.prod(axis_sizes[axis] for axis in axes)).reshape([axis_sizes[axis] for axis in axes])
+    number = np.argsort(np.transpose(places, in_mesh_order).ravel())
+    ordered = tuple(axes[i] for i in in_mesh_order)
+    return lax.ppermute(x, ordered, [(int(number[sender]), int(number[receiver])) for sender, receiver in pairs])
 
 
 def take_block(x: Array, axes: Axes, position: int, block: int) -> Array:

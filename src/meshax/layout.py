@@ -177,21 +177,18 @@ class Setting:
         placement = tuple(rules.get(dim.name, ()) for dim in shape)
         used = [axis for axes in placement for axis in axes]
         if len(set(used)) != len(used):
-            self._raise_collision(shape, placement, operands)
+            self._raise_collision(shape, role, operands)
         return placement
 
-    def _raise_collision(self, shape: Dims, placement: Placement, operands: Sequence[Dims]) -> None:
+    def _raise_collision(self, shape: Dims, role: str | None, operands: Sequence[Dims]) -> None:
+        rules = self._rules[role]
         owners: dict[str, list[str]] = {}
-        for dim, axes in zip(shape, placement, strict=True):
-            for axis in axes:
+        for dim in shape:
+            for axis in rules.get(dim.name, ()):
                 owners.setdefault(axis, []).append(dim.name)
         shared = [f"{' and '.join(map(repr, dims))} over {axis!r}" for axis, dims in owners.items() if len(dims) > 1]
         where = "one tensor" if not operands else "the operands of one operation"
-        shown = [(shape, placement)]
-        if operands:
-            rules = dict(zip(shape, placement, strict=True))
-            shown = [(dims, tuple(rules[dim] for dim in dims)) for dims in operands]
-        values = " and ".join(show(*each) for each in shown)
+        values = " and ".join(show(dims, [rules.get(d.name, ()) for d in dims]) for dims in operands or [shape])
         raise LayoutError(
             f"dims of {where} are split over the same mesh axis: {'; '.join(shared)}.",
             values=f"{values} under {self.layout}",

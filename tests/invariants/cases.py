@@ -321,6 +321,180 @@ BFLOAT = Group(
     ],
     dtype=jnp.bfloat16,
 )
+
+
+def _windows(x, size, before, after, stride):
+    x = jnp.pad(x, ((0, 0), (before, after), (0, 0)))
+    count = (x.shape[1] - size) // stride + 1
+    return jnp.moveaxis(jnp.stack([x[:, w : w + (count - 1) * stride + 1 : stride] for w in range(size)]), 0, -1)
+
+
+window = mx.Dim("window", 3)
+b9, b3 = mx.Dim("b", 9), mx.Dim("b", 3)
+SHAPING = Group(
+    "shaping",
+    ((a, b, c),),
+    ("a", "b", "c", "window"),
+    [
+        Case("slice", lambda x: mx.slice(x, b, 1, 3), lambda x: x[:, 1:4]),
+        Case("slice strided", lambda x: mx.slice(x, a, 1, 3, stride=2), lambda x: x[1:6:2]),
+        Case("slice half", lambda x: mx.slice(x, a, 0, 4), lambda x: x[:4]),
+        Case("pad", lambda x: mx.pad(x, b, 2, 4), lambda x: jnp.pad(x, ((0, 0), (2, 4), (0, 0)))),
+        Case(
+            "pad with",
+            lambda x: mx.pad(x, c, 0, 1, 7.0),
+            lambda x: jnp.pad(x, ((0, 0), (0, 0), (0, 1)), constant_values=7),
+        ),
+        Case("flip", lambda x: mx.flip(x, b), lambda x: x[:, ::-1]),
+        Case("flip even", lambda x: mx.flip(x, a), lambda x: x[::-1]),
+        Case("shift", lambda x: mx.shift(x, b, 1), lambda x: jnp.pad(x, ((0, 0), (1, 0), (0, 0)))[:, :5]),
+        Case("shift back", lambda x: mx.shift(x, a, -3), lambda x: jnp.pad(x, ((0, 3), (0, 0), (0, 0)))[3:]),
+        Case("shift far", lambda x: mx.shift(x, b, 9), lambda x: x * 0),
+        Case("wrap", lambda x: mx.shift(x, b, 2, wrap=True), lambda x: jnp.roll(x, 2, 1)),
+        Case("wrap back", lambda x: mx.shift(x, c, -1, wrap=True), lambda x: jnp.roll(x, -1, 2)),
+        Case("windows", lambda x: mx.windows(x, b, window, 1, 1), lambda x: _windows(x, 3, 1, 1, 1)),
+        Case("windows strided", lambda x: mx.windows(x, b, window, 2, 0, 2), lambda x: _windows(x, 3, 2, 0, 2)),
+        Case(
+            "concat",
+            lambda x: mx.concat([x, x * 2, mx.flip(x, b)], b),
+            lambda x: jnp.concatenate([x, x * 2, x[:, ::-1]], 1),
+        ),
+        Case(
+            "concat parts", lambda x: mx.concat([mx.slice(x, a, 0, 3), x], "a"), lambda x: jnp.concatenate([x[:3], x])
+        ),
+        Case("stack", lambda x: mx.stack([x, x * 2, -x], "window"), lambda x: jnp.stack([x, x * 2, -x])),
+        Case("unstack", lambda x: tuple(mx.unstack(x, b))[3], lambda x: x[:, 3]),
+    ],
+    layouts=5,
+)
+length = mx.Dim("length", 7)
+INDEXING = Group(
+    "indexing",
+    ((a, b, c), (length,)),
+    ("a", "b", "c", "length"),
+    [
+        Case("gather", lambda x, i: mx.gather(x, i * 2 - 1, a), lambda x, i: _take(x, i * 2 - 1)),
+        Case("gather last", lambda x, i: mx.gather(x, i, "c"), lambda x, i: x[:, :, i]),
+        Case(
+            "gather many",
+            lambda x, i: mx.gather(x, i + mx.arange(d), b),
+            lambda x, i: _take_b(x, i[:, None] + np.arange(3)),
+        ),
+        Case("one_hot", lambda x, i: mx.one_hot(i - 1, b) * 2, lambda x, i: jax.nn.one_hot(i - 1, 5) * 2),
+        Case(
+            "scatter_add",
+            lambda x, i: mx.scatter_add(x, i * 2 - 1, mx.gather(x, i, a), a),
+            lambda x, i: x.at[jnp.where(i * 2 - 1 < 0, 99, i * 2 - 1)].add(x[i], mode="drop"),
+        ),
+        Case(
+            "scatter_add broadcast",
+            lambda x, i: mx.scatter_add(x, i, mx.arange(length).astype(jnp.float32), b),
+            lambda x, i: x.at[:, i].add(np.arange(7, dtype=np.float32)[None, :, None]),
+        ),
+    ],
+    integer=(1,),
+    layouts=8,
+)
+
+
+def _take(x, i):
+    return jnp.where(((i >= 0) & (i < x.shape[0]))[:, None, None], x[jnp.clip(i, 0, x.shape[0] - 1)], 0)
+
+
+def _take_b(x, i):
+    return jnp.where(((i >= 0) & (i < 5))[None, :, :, None], x[:, jnp.clip(i, 0, 4)], 0)
+
+
+BATCHED = Group(
+    "batched indexing",
+    ((a, b, c), (a, length)),
+    ("a", "b", "c", "length"),
+    [
+        Case("gather", lambda x, i: mx.gather(x, i, b), lambda x, i: jnp.take_along_axis(x, i[:, :, None], axis=1)),
+        Case(
+            "scatter_add",
+            lambda x, i: mx.scatter_add(x, i, mx.gather(x, i, b) * 2, b),
+            lambda x, i: x.at[np.arange(8)[:, None], i].add(2 * jnp.take_along_axis(x, i[:, :, None], axis=1)),
+        ),
+    ],
+    integer=(1,),
+    layouts=6,
+)
+k = mx.Dim("k", 3)
+
+
+def _top(x, axis):
+    values, found = jax.lax.top_k(jnp.moveaxis(x, axis, -1), 3)
+    return jnp.moveaxis(values, -1, axis), jnp.moveaxis(found, -1, axis)
+
+
+ORDERING = Group(
+    "ordering",
+    ((a, b, c),),
+    ("a", "b", "c", "k"),
+    [
+        Case("top_k", lambda x: mx.top_k(x, over=b, k=k), lambda x: _top(x, 1)),
+        Case("top_k ties", lambda x: mx.top_k(mx.round(x), over=a, k=k), lambda x: _top(jnp.round(x), 0)),
+        Case("sort", lambda x: mx.sort(x, b), lambda x: jnp.sort(x, 1)),
+        Case(
+            "argsort",
+            lambda x: mx.argsort(mx.round(x), a),
+            lambda x: jnp.argsort(jnp.round(x), 0, stable=True).astype(np.int32),
+        ),
+        Case("cumsum", lambda x: mx.cumsum(x, b), lambda x: jnp.cumsum(x, 1)),
+        Case("cumsum reverse", lambda x: mx.cumsum(x, a, reverse=True), lambda x: jnp.cumsum(x[::-1], 0)[::-1]),
+        Case(
+            "cumsum exclusive",
+            lambda x: mx.cumsum(x, b, exclusive=True),
+            lambda x: jnp.pad(jnp.cumsum(x, 1), ((0, 0), (1, 0), (0, 0)))[:, :-1],
+        ),
+        Case(
+            "cumsum both",
+            lambda x: mx.cumsum(x, c, exclusive=True, reverse=True),
+            lambda x: jnp.pad(jnp.cumsum(x[:, :, ::-1], 2)[:, :, ::-1], ((0, 0), (0, 0), (0, 1)))[:, :, 1:],
+        ),
+        Case(
+            "local",
+            lambda x: mx.local(
+                lambda x: jnp.fft.ifft(jnp.fft.fft(x, axis=2) ** 2, axis=2).real,
+                x.rename(c="f"),
+                out="a b f",
+                splittable="a b",
+            ),
+            lambda x: jnp.fft.ifft(jnp.fft.fft(x, axis=2) ** 2, axis=2).real,
+        ),
+    ],
+    layouts=5,
+)
+INTEGER_2 = Group(
+    "integer shaping",
+    ((a, b), (b,)),
+    ("a", "b", "k"),
+    [
+        Case("shift", lambda x, i: mx.shift(x, b, 2), lambda x, i: jnp.pad(x, ((0, 0), (2, 0)))[:, :5]),
+        Case("concat", lambda x, i: mx.concat([x > 2, x > 1], a), lambda x, i: jnp.concatenate([x > 2, x > 1])),
+        Case("cumsum", lambda x, i: mx.cumsum(x, b), lambda x, i: jnp.cumsum(x, 1)),
+        Case("sort", lambda x, i: mx.sort(x, a), lambda x, i: jnp.sort(x, 0)),
+        Case("top_k", lambda x, i: mx.top_k(x, over=b, k=k), lambda x, i: _top(x, 1)),
+        Case("gather", lambda x, i: mx.gather(x.rename(b="e"), i, "a"), lambda x, i: x[i]),
+    ],
+    integer=(0, 1),
+    layouts=5,
+)
+BFLOAT_2 = Group(
+    "bfloat16 shaping",
+    ((a, b),),
+    ("a", "b"),
+    [
+        Case("concat", lambda x: mx.concat([x, x], a), lambda x: jnp.concatenate([x, x])),
+        Case("cumsum", lambda x: mx.cumsum(x, b), lambda x: jnp.cumsum(x, 1)),
+        Case("shift", lambda x: mx.shift(x, b, -1), lambda x: jnp.pad(x, ((0, 0), (0, 1)))[:, 1:]),
+        Case("sort", lambda x: mx.sort(x, b), lambda x: jnp.sort(x, 1)),
+    ],
+    dtype=jnp.bfloat16,
+    layouts=4,
+)
 GROUPS = [
     ELEMENTWISE, POSITIVE, BINARY, EINSUM, REDUCTION, INDEX, LOSS, RENAME, RESHAPE, CREATE, CONTROL, INTEGER, BFLOAT,
+    SHAPING, INDEXING, BATCHED, ORDERING, INTEGER_2, BFLOAT_2,
 ]  # fmt: skip

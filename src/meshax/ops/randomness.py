@@ -15,14 +15,19 @@ import jax.extend
 import jax.numpy as jnp
 
 from .. import collectives
-from ..dims import Dims, DimsLike, sizes
+from ..dims import Dim, DimLike, Dims, DimsLike, sizes
 from ..errors import ArgumentError, DtypeError
 from ..layout import Setting, canonical, current
 from ..tensor import Tensor, check_tensor
 from .creation import sized_dims
 from .elementwise import where
+from .reduction import argmax
+from .resharding import placed
 
-__all__ = ["bernoulli", "dropout", "exponential", "gumbel", "normal", "randint", "truncated_normal", "uniform"]
+__all__ = [
+    "bernoulli", "categorical", "dropout", "exponential", "gumbel", "normal", "permutation", "randint",
+    "truncated_normal", "uniform",
+]  # fmt: skip
 
 Array = Any
 _THREEFRY = "threefry2x32"
@@ -99,6 +104,26 @@ def dropout(key: Array, x: Tensor, rate: float) -> Tensor:
     if rate == 0:
         return x
     return where(bernoulli(key, x.dims, 1 - rate), x / (1 - rate), 0.0)
+
+
+def categorical(key: Array, logits: Tensor, over: DimLike) -> Tensor:
+    """Draws a place (int32) along a dim, with the probabilities of the softmax over it.
+
+    Communication: as `mx.argmax`.
+    """
+    check_tensor(logits, "mx.random.categorical")
+    return argmax(logits + gumbel(key, logits.dims, logits.dtype), over)
+
+
+def permutation(key: Array, dim: Dim) -> Tensor:
+    """Returns the places (int32) along a dim in random order.
+
+    Communication: none: every processor draws the whole permutation.
+    """
+    (dim,) = sized_dims(dim, "random.permutation")
+    order = jax.random.permutation(_checked(key), jnp.arange(dim.size, dtype=jnp.int32))
+    setting = current()
+    return Tensor(order, (dim,)) if setting is None else placed(order, setting, (dim,), None, ((),))
 
 
 def _draw(sampler: Callable[..., Array], key: Array, shape: Dims, **options: Any) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from .. import collectives
 from ..dims import Dim, DimLike, Dims, DimsLike, as_list, find, select, show, sizes, unique
 from ..errors import ShapeError
 from ..layout import Axes, Placement, Setting, canonical, current
@@ -71,6 +72,17 @@ def _only_unsplits(placement: Placement, target: Placement) -> bool:
     left = {axis for now, then in zip(placement, target, strict=True) for axis in now[len(then) :]}
     kept = all(now[: len(then)] == then for now, then in zip(placement, target, strict=True))
     return kept and not left & {axis for axes in target for axis in axes}
+
+
+def unsplit(x: Tensor, dims: Dims, vary: frozenset[str] = frozenset()) -> Array:
+    """Returns the local array, whole along some dims and placed as the layout says along the others."""
+    setting = current()
+    if setting is None:
+        return crop(jnp.asarray(x._array), x.dims)
+    array, placement = local(x, setting)
+    wanted = canonical(setting, x.dims, None)
+    target = tuple(() if dim in dims else axes for dim, axes in zip(x.dims, wanted, strict=True))
+    return collectives.to_copies(move(array, setting, x.dims, placement, target, x._pending, vary), vary)
 
 
 def transpose(x: Tensor, dims: DimsLike) -> Tensor:

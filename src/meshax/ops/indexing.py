@@ -1,0 +1,193 @@
+"""Gather, scatter and one-hot, by integer tensors.
+
+Tensors meet by name: a dim that the indexed tensor and the indices share is a batch dim. Along a split dim each
+processor looks up what lies in its own block, and the results are a pending sum. An index out of range gathers zeros,
+and what it scatters is dropped.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..compat import varying_axes
+from ..dims import Dim, DimLike, Dims, find, show, union, without
+from ..errors import DtypeError, ShapeError
+from ..layout import Placement, Setting, block_size, canonical, current
+from ..tensor import Tensor, check_tensor
+from ..transfer import fill_padding
+from ..transfer import indices as places
+from .creation import arange, sized_dims
+from .elementwise import astype
+from .operands import compute, varying_together
+from .resharding import placed, unsplit
+
+Array = Any
+
+
+def one_hot(indices: Tensor, dim: Dim, dtype: Any = jnp.float32) -> Tensor:
+    """Returns 1 where a new dim's place equals the index, else 0; an index out of range gives zeros only.
+
+    Communication: none.
+    """
+    _check_integer(indices, "one_hot")
+    (dim,) = sized_dims(dim, "one_hot")
+    return astype(indices == arange(dim), dtype)
+
+
+def gather(x: Tensor, indices: Tensor, dim: DimLike) -> Tensor:
+    """Looks up along a dim: the result has the indices' dims in its place. Dims that both have are batch dims.
+
+    >>> from meshax import tensor
+    >>> gather(tensor([[1, 2], [3, 4], [5, 6]], "word d_model"), tensor([2, 0, 9], "length"), "word").numpy()
+    array([[5, 6],
+           [1, 2],
+           [0, 0]], dtype=int32)
+
+    Communication: none, if the dim is not split; otherwise a pending sum of the result. If its axes split the indices
+    too, these are gathered first, and the sum becomes a reduce-scatter.
+    """
+    dim = find(check_tensor(x, "mx.gather").dims, dim)
+    _check_integer(indices, "gather")
+    if dim.name in [d.name for d in indices.dims]:
+        raise ShapeError(
+            f"the indices have the dim {dim.name!r} that they index.",
+            values=f"{show(x.dims)} and {show(indices.dims)}",
+            fix="rename that dim of the indices.",
+        )
+    union(x.dims, indices.dims)
+    position = x.dims.index(dim)
+    new = without(indices.dims, x.dims)
+    result = (*x.dims[:position], *new, *x.dims[position + 1 :])
+    setting = current()
+    split = canonical(setting, x.dims, None)[position]
+    if setting is None or not split:
+        if setting is not None:
+            setting.placement(result, operands=[x.dims, indices.dims])
+        return Tensor(compute(lambda a, i: _look_up(a, i, x.dims, indices.dims, dim, result), [x, indices]), result)
+    whole = tuple(
+        d
+        for d, axes in zip(indices.dims, canonical(setting, indices.dims, None), strict=True)
+        if set(axes) & set(split)
+    )
+    placement = _placement_without(result, whole, setting)
+    index = unsplit(indices, whole, vary=frozenset(split))
+    offset = places(setting, dim, split)[0]
+    block = block_size(dim.size, setting.mesh.count(split))
+    index_tensor = Tensor(index, indices.dims, placement=_placement_without(indices.dims, whole, setting))
+
+    def look_up(array: Array) -> Array:
+        here = index_tensor._array - offset
+        inside = (here >= 0) & (here < block) & (index_tensor._array < dim.size)
+        return _look_up(array, jnp.where(inside, here, -1), x.dims, indices.dims, dim, result)
+
+    array = compute(look_up, [x])
+    return placed(array, setting, result, None, placement, pending=frozenset(split))
+
+
+def scatter_add(x: Tensor, indices: Tensor, updates: Tensor, dim: DimLike) -> Tensor:
+    """Adds updates to the places along a dim that the indices name: what `gather` looks up, the other way round.
+
+    Args:
+        x: the tensor to add to.
+        indices: places along the dim; dims that x has too are batch dims.
+        updates: has the indices' dims, and those of x but the dim; a missing one is broadcast.
+        dim: the dim.
+
+    Communication: none, if the indices' own dims are not split; otherwise a pending sum of the result. If their axes
+    split the dim too, indices and updates are gathered first.
+    """
+    dim = find(check_tensor(x, "mx.scatter_add").dims, dim)
+    _check_integer(indices, "scatter_add")
+    check_tensor(updates, "mx.scatter_add")
+    own = without(indices.dims, x.dims)
+    wanted = union(own, without(x.dims, (dim,)))
+    if dim in indices.dims or not set(updates.dims) <= set(wanted) or not set(own) <= set(updates.dims):
+        raise ShapeError(
+            "updates do not fit what they are added to.",
+            values=f"{show(x.dims)}, indices {show(indices.dims)} and updates {show(updates.dims)}",
+            rule="updates have the indices' dims, and of x only dims other than the one indexed.",
+            fix="rename or broadcast the updates.",
+        )
+    if updates.dtype != x.dtype:
+        raise DtypeError(
+            "updates have another dtype.", values=f"{updates.dtype} for {x.dtype}", fix="cast them with .astype."
+        )
+    setting = current()
+    if setting is None:
+        added = _add_up(unsplit(indices, ()), unsplit(updates, ()), indices.dims, updates.dims, x.dims, dim, own, None)
+        return x + Tensor(added, x.dims)
+    placement = canonical(setting, x.dims, None)
+    split = placement[x.dims.index(dim)]
+    rules = canonical(setting, own, None)
+    whole = tuple(d for d, axes in zip(own, rules, strict=True) if set(axes) & {a for each in placement for a in each})
+    pending = frozenset(a for d, axes in zip(own, rules, strict=True) if d not in whole for a in axes)
+    vary = varying_together([indices, updates], setting) | frozenset(split)
+    index, update = (unsplit(t, whole, vary) for t in (indices, updates))
+    shown = _placement_without(updates.dims, whole, setting)
+    update = fill_padding(update, setting, updates.dims, shown, updates.dims)
+    added = _add_up(index, update, indices.dims, updates.dims, x.dims, dim, own, setting)
+    return x + Tensor(added, x.dims, pending=pending & varying_axes(added))
+
+
+def _placement_without(shape: Dims, whole: Dims, setting: Setting) -> Placement:
+    return tuple(() if dim in whole else canonical(setting, (dim,), None)[0] for dim in shape)
+
+
+def _check_integer(indices: Tensor, op: str) -> None:
+    check_tensor(indices, f"mx.{op}")
+    if not jnp.issubdtype(indices.dtype, jnp.integer):
+        raise DtypeError(
+            f"indices are integers, not {indices.dtype}.", values=show(indices.dims), fix="cast them with .astype."
+        )
+
+
+def _look_up(x: Array, index: Array, dims: Dims, index_dims: Dims, dim: Dim, result: Dims) -> Array:
+    """Gathers from local arrays; an index outside of the array gives zeros."""
+    shared = [d for d in index_dims if d in dims]
+    rest = [d for d in dims if d not in shared and d != dim]
+    new = [d for d in index_dims if d not in shared]
+    x = jnp.transpose(x, [dims.index(d) for d in (*shared, dim, *rest)])
+    index = jnp.transpose(index, [index_dims.index(d) for d in (*shared, *new)])
+
+    def take(x: Array, index: Array) -> Array:
+        inside = (index >= 0) & (index < x.shape[0])
+        taken = jnp.take(x, jnp.clip(index, 0, x.shape[0] - 1), axis=0)
+        return jnp.where(inside.reshape(index.shape + (1,) * (x.ndim - 1)), taken, jnp.zeros((), x.dtype))
+
+    for _ in shared:
+        take = jax.vmap(take)
+    made = (*shared, *new, *rest)
+    return jnp.transpose(take(x, index), [made.index(d) for d in result])
+
+
+def _add_up(
+    index: Array, updates: Array, index_dims: Dims, update_dims: Dims, dims: Dims, dim: Dim, own: Dims, setting: Any
+) -> Array:
+    """Adds local updates into zeros; an index outside of the local block is dropped."""
+    placement = canonical(setting, dims, None)
+    local = [d.size for d in dims] if setting is None else list(setting.local_shape(dims, placement))
+    position = dims.index(dim)
+    if setting is not None and placement[position]:
+        offset = places(setting, dim, placement[position])[0]
+        index = jnp.where(index < dim.size, index - offset, -1)
+    shared = [d for d in index_dims if d in dims]
+    rest = [d for d in dims if d not in shared and d != dim]
+    index = jnp.transpose(index, [index_dims.index(d) for d in (*shared, *own)])
+    full = (*shared, *own, *rest)
+    updates = jnp.transpose(updates, [update_dims.index(d) for d in full if d in update_dims])
+    updates = jnp.expand_dims(updates, [i for i, d in enumerate(full) if d not in update_dims])
+    sizes = dict(zip(dims, local, strict=True))
+    block = sizes[dim]
+    updates = jnp.broadcast_to(updates, [*index.shape, *(sizes[d] for d in rest)])
+
+    def add(index: Array, updates: Array) -> Array:
+        flat = index.reshape(-1)
+        flat = jnp.where((flat >= 0) & (flat < block), flat, block)
+        zeros = jnp.zeros((block, *updates.shape[index.ndim :]), updates.dtype)
+        return zeros.at[flat].add(updates.reshape(-1, *updates.shape[index.ndim :]), mode="drop")
+
+    for _ in shared:
+        add = jax.vmap(add)
+    made = (*shared, dim, *rest)
+    return jnp.transpose(add(index, updates), [made.index(d) for d in dims])

@@ -1,0 +1,91 @@
+"""The way out: any JAX function on local slices, and printing from inside a program."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import collectives
+from ..compat import typed_outputs
+from ..dims import Dim, Dims, DimsLike, as_list, find, show, sizes, union
+from ..errors import LayoutError, ShapeError
+from ..layout import canonical, current
+from ..tensor import Tensor, check_tensor
+from ..transfer import crop, fill_padding
+from .creation import sized_dims
+from .operands import compute, describe
+from .resharding import unsplit
+
+Array = Any
+
+
+def local(fn: Callable[..., Array], *xs: Tensor, out: DimsLike, splittable: DimsLike = ()) -> Tensor:
+    """Calls a function of arrays, a Pallas or cuDNN kernel or an FFT, on the local slices.
+
+    Args:
+        fn: takes the arrays of `xs`, in the order of their dims, and returns the array of the result.
+        *xs: the tensors.
+        out: the dims of the result: names of dims of `xs`, or new dims.
+        splittable: dims along which `fn` works on any slice alike. Padding of an uneven one holds zeros.
+
+    Communication: none; a pending sum is reduced first.
+    """
+    for x in xs:
+        check_tensor(x, "mx.local")
+    every = union(*(x.dims for x in xs))
+    known = {dim.name: dim for dim in every}
+    result = sized_dims([known.get(d, d) if isinstance(d, str) else d for d in as_list(out)], "local")
+    may_split = {find((*every, *result), d).name for d in as_list(splittable)}
+    setting = current()
+    if setting is None:
+        return _checked(fn(*(crop(jnp.asarray(x._array), x.dims) for x in xs)), result, sizes(result))
+    shape = union(every, result)
+    placement = setting.placement(shape, operands=[x.dims for x in xs])
+    split = [(d, axes) for d, axes in zip(shape, placement, strict=True) if setting.mesh.count(axes) > 1]
+    wrong = [d.name for d, _ in split if d.name not in may_split]
+    if wrong:
+        raise LayoutError(
+            f"the function of mx.local does not work on slices of {', '.join(map(repr, wrong))}.",
+            values=f"{describe(xs)} under {setting.layout}",
+            rule="a dim that is split must be among splittable=.",
+            fix=f'rename it before, to a name without a rule: x.rename({wrong[0]}="whole_{wrong[0]}").',
+        )
+
+    def masked(array: Array, dims: Dims) -> Array:
+        return fill_padding(array, setting, dims, canonical(setting, dims, None), dims)
+
+    def call(*arrays: Array) -> Array:
+        arrays = tuple(masked(a, x.dims) for a, x in zip(arrays, xs, strict=True))
+        with typed_outputs(arrays[0]):
+            made = fn(*arrays)
+        wanted = setting.local_shape(result, canonical(setting, result, None))
+        return masked(_checked(made, result, wanted)._array, result)
+
+    return Tensor(compute(call, xs), result)
+
+
+def _checked(array: Array, shape: tuple[Dim, ...], wanted: tuple[int, ...]) -> Tensor:
+    if not hasattr(array, "shape") or tuple(array.shape) != wanted:
+        raise ShapeError(
+            "the function of mx.local returned an array of another shape.",
+            values=f"{getattr(array, 'shape', type(array).__name__)} for {show(shape)}, on one processor {wanted}",
+            fix="correct out=, or what the function returns.",
+        )
+    return Tensor(array, shape)
+
+
+def debug_print(fmt: str, **tensors: Any) -> None:
+    """Prints whole values from inside a program, once: `mx.debug_print("loss {loss}", loss=loss)`.
+
+    Communication: the tensors are gathered.
+    """
+    setting = current()
+    arrays = {name: unsplit(x, x.dims) if isinstance(x, Tensor) else x for name, x in tensors.items()}
+    if setting is None:
+        jax.debug.print(fmt, **arrays)
+        return
+    everywhere = frozenset(setting.mesh.axes)
+    arrays = {name: collectives.to_copies(jnp.asarray(a), everywhere) for name, a in arrays.items()}
+    here = collectives.processor_index(tuple(setting.mesh.axes))
+    jax.lax.cond(here == 0, lambda a: jax.debug.print(fmt, **a), lambda a: None, arrays)

@@ -1,0 +1,125 @@
+"""Windows of a split dim: each processor gets a stretch of the whole dim, which need not be its own block.
+
+Slice, pad, shift, flip, concat and windows all read, for the block of the result that a processor stores, one stretch
+of the operand. `window` fetches it: what the processor has stays, the rest comes from its neighbours, in permutes in
+which no processor sends or receives twice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .. import collectives
+from ..dims import Dim
+from ..layout import Axes, Setting, block_size
+
+Array = Any
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """What one processor sends another: a stretch of the sender's block, and its place in the receiver's window."""
+
+    sender: int
+    receiver: int
+    source: int
+    target: int
+    length: int
+
+
+def window(
+    x: Array,
+    setting: Setting | None,
+    dim: Dim,
+    axes: Axes,
+    position: int,
+    starts: Sequence[int],
+    width: int,
+    fill: Any = 0,
+) -> Array:
+    """Returns `whole[start : start + width]` along a dim on each processor, `fill` where that lies outside of the dim.
+
+    Args:
+        x: the local array.
+        setting: the mesh.
+        dim: the dim, of which x holds the processor's block.
+        axes: the axes that split it.
+        position: its place among the array's dimensions.
+        starts: where the window of each processor along the axes begins; may be negative.
+        width: the width of the windows.
+        fill: what stands outside.
+    """
+    if setting is None or not axes:
+        return _stretch(x, position, starts[0], width, dim.size, fill)
+    pieces = _pieces(dim.size, block_size(dim.size, len(starts)), starts, width)
+    here = collectives.processor_index(axes)
+    place = jnp.arange(width).reshape([-1 if i == position else 1 for i in range(x.ndim)])
+    result = jnp.full([width if i == position else n for i, n in enumerate(x.shape)], fill, x.dtype)
+    for round_ in _rounds(pieces):
+        length = max(piece.length for piece in round_)
+        block = x.shape[position]
+        read = {p.sender: min(p.source, block - length) for p in round_}
+        part = lax.dynamic_slice_in_dim(x, _lookup(read, len(starts), here), length, position)
+        if round_[0].sender != round_[0].receiver:
+            part = collectives.permute(part, axes, [(p.sender, p.receiver) for p in round_], setting.mesh.axes)
+        # the part begins before the piece if it would else run over the block's end
+        begins = {p.receiver: p.target - (p.source - read[p.sender]) for p in round_}
+        part = _pad(part, position, width, width)
+        part = lax.dynamic_slice_in_dim(part, width - _lookup(begins, len(starts), here), width, position)
+        first = _lookup({p.receiver: p.target for p in round_}, len(starts), here)
+        count = _lookup({p.receiver: p.length for p in round_}, len(starts), here)
+        result = jnp.where((place >= first) & (place < first + count), part, result)
+    return result
+
+
+def _stretch(x: Array, position: int, start: int, width: int, size: int, fill: Any) -> Array:
+    before, after = max(0, -start), max(0, start + width - size)
+    x = lax.slice_in_dim(
+        x, min(max(start, 0), size), max(min(start + width, size), min(max(start, 0), size)), axis=position
+    )
+    before, after = min(before, width), min(after, width)
+    return _pad(x, position, before, after, fill)
+
+
+def _pad(x: Array, position: int, before: int, after: int, fill: Any = 0) -> Array:
+    if not before and not after:
+        return x
+    return jnp.pad(x, [(before, after) if i == position else (0, 0) for i in range(x.ndim)], constant_values=fill)
+
+
+def _pieces(size: int, block: int, starts: Sequence[int], width: int) -> list[_Piece]:
+    pieces = []
+    for receiver, start in enumerate(starts):
+        low, high = max(start, 0), min(start + width, size)
+        while low < high:
+            sender = low // block
+            end = min(high, (sender + 1) * block)
+            pieces.append(_Piece(sender, receiver, low - sender * block, low - start, end - low))
+            low = end
+    return pieces
+
+
+def _rounds(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
+    """Sorts pieces into rounds: first what stays, then permutes in which nobody sends or receives twice."""
+    staying = [piece for piece in pieces if piece.sender == piece.receiver]
+    rounds: list[list[_Piece]] = []
+    for piece in sorted((p for p in pieces if p.sender != p.receiver), key=lambda p: (p.receiver - p.sender, p.sender)):
+        for round_ in rounds:
+            if all(piece.sender != other.sender and piece.receiver != other.receiver for other in round_):
+                round_.append(piece)
+                break
+        else:
+            rounds.append([piece])
+    return [staying, *rounds] if staying else rounds
+
+
+def _lookup(table: dict[int, int], count: int, here: Array) -> Array:
+    """Returns this processor's entry of a table, zero if it has none."""
+    values = [table.get(processor, 0) for processor in range(count)]
+    if len(set(values)) == 1:
+        return jnp.int32(values[0])
+    return jnp.asarray(np.array(values, np.int32))[here]

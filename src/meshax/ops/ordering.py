@@ -1,0 +1,144 @@
+"""Order along a dim: top-k, sort, cumulative sums. Along a split dim, top-k moves candidates and a sum its totals."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from .. import collectives
+from ..dims import Dim, DimLike, find, without
+from ..errors import ArgumentError
+from ..layout import canonical, current
+from ..tensor import Tensor, check_tensor
+from ..transfer import fill_padding, indices
+from .creation import sized_dims
+from .operands import compute
+from .reduction import lowest
+from .resharding import placed, unsplit
+
+Array = Any
+
+
+def top_k(x: Tensor, over: DimLike, k: Dim) -> tuple[Tensor, Tensor]:
+    """Returns the k largest elements along a dim, descending, and their places (int32); the first of ties comes first.
+
+    Args:
+        x: the tensor.
+        over: the dim.
+        k: the dim that replaces it, of which the size says how many.
+
+    Communication: none, if the dim is not split; otherwise an all-gather of k candidates per processor.
+    """
+    dim = find(check_tensor(x, "mx.top_k").dims, over)
+    (k,) = sized_dims(k, "top_k")
+    if k.size > dim.size:
+        raise ArgumentError(f"dim {dim} does not have {k.size} largest elements.", fix="choose a smaller k.")
+    setting, position = current(), x.dims.index(dim)
+    placement = canonical(setting, x.dims, None)
+    axes = placement[position]
+
+    def select(array: Array) -> tuple[Array, Array]:
+        array = jnp.moveaxis(array, position, -1)
+        if setting is None or not axes:
+            values, found = lax.top_k(array, k.size)
+        else:
+            shape = (*without(x.dims, (dim,)), dim)
+            array = fill_padding(
+                array, setting, shape, (*_without(placement, position), axes), (dim,), lowest(array.dtype)
+            )
+            values, found = lax.top_k(array, min(k.size, array.shape[-1]))
+            found = jnp.take(indices(setting, dim, axes), found)
+            values, found = (collectives.gather(c, axes, c.ndim - 1, copies=False) for c in (values, found))
+            values, best = lax.top_k(values, k.size)
+            found = jnp.take_along_axis(found, best, axis=-1)
+        return jnp.moveaxis(values, -1, position), jnp.moveaxis(found, -1, position)
+
+    shape = tuple(k if d == dim else d for d in x.dims)
+    values, found = compute(select, [x])
+    if setting is None:
+        return Tensor(values, shape), Tensor(found, shape)
+    now = tuple(() if i == position else a for i, a in enumerate(placement))
+    return placed(values, setting, shape, None, now), placed(found, setting, shape, None, now)
+
+
+def _without(placement: Any, position: int) -> Any:
+    return tuple(axes for i, axes in enumerate(placement) if i != position)
+
+
+def sort(x: Tensor, dim: DimLike) -> Tensor:
+    """Sorts along a dim, ascending.
+
+    Communication: none, if the dim is not split; otherwise it is gathered.
+    """
+    return _on_whole(
+        check_tensor(x, "mx.sort"), dim, lambda array, position: jnp.sort(array, axis=position, stable=True)
+    )
+
+
+def argsort(x: Tensor, dim: DimLike) -> Tensor:
+    """Returns the places (int32) that sort a dim, ascending; ties keep their order.
+
+    Communication: none, if the dim is not split; otherwise it is gathered.
+    """
+
+    def order(array: Array, position: int) -> Array:
+        return jnp.argsort(lax.stop_gradient(array), axis=position, stable=True).astype(jnp.int32)
+
+    return _on_whole(check_tensor(x, "mx.argsort"), dim, order)
+
+
+def _on_whole(x: Tensor, some: DimLike, fn: Any) -> Tensor:
+    dim, setting = find(x.dims, some), current()
+    array = fn(unsplit(x, (dim,)), x.dims.index(dim))
+    if setting is None:
+        return Tensor(array, x.dims)
+    placement = canonical(setting, x.dims, None)
+    now = tuple(() if d == dim else axes for d, axes in zip(x.dims, placement, strict=True))
+    return placed(array, setting, x.dims, None, now)
+
+
+def cumsum(x: Tensor, dim: DimLike, exclusive: bool = False, reverse: bool = False) -> Tensor:
+    """Adds up along a dim.
+
+    Args:
+        x: the tensor.
+        dim: the dim.
+        exclusive: whether an element's own value is left out.
+        reverse: whether to add up from the end.
+
+    Communication: none, if the dim is not split; otherwise an all-gather of one total per processor.
+    """
+    dim = find(check_tensor(x, "mx.cumsum").dims, dim)
+    setting, position = current(), x.dims.index(dim)
+    placement = canonical(setting, x.dims, None)
+    axes = placement[position]
+
+    def add_up(array: Array) -> Array:
+        if setting is not None:
+            array = fill_padding(array, setting, x.dims, placement, (dim,))
+        summed = lax.cumsum(array, position, reverse=reverse)
+        if exclusive:
+            summed = _moved_by_one(summed, position, reverse)
+        if setting is None or not axes:
+            return summed
+        totals = jnp.sum(array, axis=position, keepdims=True, dtype=array.dtype)
+        totals = collectives.gather(totals, axes, position, copies=True)
+        places = jnp.arange(totals.shape[position]).reshape([-1 if i == position else 1 for i in range(array.ndim)])
+        here = collectives.processor_index(axes)
+        before = places > here if reverse else places < here
+        rest = jnp.sum(
+            jnp.where(before, totals, jnp.zeros((), array.dtype)), axis=position, keepdims=True, dtype=array.dtype
+        )
+        return summed + rest
+
+    return Tensor(compute(add_up, [x]), x.dims)
+
+
+def _moved_by_one(array: Array, position: int, reverse: bool) -> Array:
+    size = array.shape[position]
+    kept = (
+        lax.slice_in_dim(array, 1, size, axis=position)
+        if reverse
+        else lax.slice_in_dim(array, 0, size - 1, axis=position)
+    )
+    return jnp.pad(kept, [((0, 1) if reverse else (1, 0)) if i == position else (0, 0) for i in range(array.ndim)])

@@ -1,0 +1,259 @@
+"""Slice, pad, concat, stack, flip, shift, windows: legal along a split dim, and moving only what has to move."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from ..dims import Dim, DimLike, Dims, find, show, without
+from ..errors import ArgumentError, DtypeError, ShapeError
+from ..layout import Axes, Setting, block_size, canonical, current
+from ..tensor import Tensor, check_tensor
+from ..transfer import indices
+from .creation import sized_dims
+from .neighbours import window
+from .operands import compute, describe
+from .resharding import placed, transpose, unsplit
+
+Array = Any
+
+
+def slice(x: Tensor, dim: DimLike, start: int, size: int, stride: int = 1) -> Tensor:
+    """Takes `size` elements of a dim from `start` on, every `stride`-th.
+
+    >>> from meshax import arange, dims
+    >>> slice(arange(*dims(length=10)), "length", 1, 3, stride=2).numpy()
+    array([1, 3, 5], dtype=int32)
+
+    Communication: none, if the dim is not split; otherwise permutes of what changes its processor.
+    """
+    dim = find(check_tensor(x, "mx.slice").dims, dim)
+    if stride < 1 or size < 1 or start < 0 or start + (size - 1) * stride >= dim.size:
+        raise ArgumentError(
+            f"dim {dim} has no such slice.",
+            values=f"start {start}, size {size}, stride {stride}",
+            rule="all elements lie in the dim, and there is at least one.",
+            fix=f"the last element is at start + (size - 1) * stride, and must be less than {dim.size}.",
+        )
+    return _windowed(
+        x,
+        dim,
+        Dim(dim.name, size),
+        lambda first, block: start + stride * first,
+        lambda block: (block - 1) * stride + 1,
+        lambda array, position, block: lax.slice_in_dim(array, 0, None, stride, position),
+    )
+
+
+def pad(x: Tensor, dim: DimLike, before: int, after: int, value: Any = 0) -> Tensor:
+    """Puts a number of elements of one value before and after a dim.
+
+    Communication: none, if the dim is not split; otherwise permutes of what changes its processor.
+    """
+    dim = find(check_tensor(x, "mx.pad").dims, dim)
+    if before < 0 or after < 0:
+        raise ArgumentError(
+            f"dim {dim} cannot be padded by {before} and {after}.", fix="use mx.slice to cut elements off."
+        )
+    size = Dim(dim.name, dim.size + before + after)
+    return _moved(x, dim, size, before, value)
+
+
+def flip(x: Tensor, dim: DimLike) -> Tensor:
+    """Reverses the order along a dim.
+
+    Communication: none, if the dim is not split; otherwise permutes between mirrored processors.
+    """
+    dim = find(check_tensor(x, "mx.flip").dims, dim)
+    return _windowed(
+        x,
+        dim,
+        dim,
+        lambda first, block: dim.size - first - block,
+        lambda block: block,
+        lambda array, position, block: jnp.flip(array, position),
+    )
+
+
+def shift(x: Tensor, dim: DimLike, offset: int, wrap: bool = False) -> Tensor:
+    """Moves elements along a dim: `y[i] = x[i - offset]`, zeros where nothing comes, or what wraps around.
+
+    Communication: none, if the dim is not split; otherwise a permute of the `offset` elements at each boundary.
+    """
+    dim = find(check_tensor(x, "mx.shift").dims, dim)
+    if not wrap:
+        return _moved(x, dim, dim, offset)
+    offset %= dim.size
+    if offset == 0:
+        return x
+    kept, wrapped = (_moved(x, dim, dim, by) for by in (offset, offset - dim.size))
+    return _choose(dim, [(offset, dim.size, kept), (0, offset, wrapped)])
+
+
+def windows(x: Tensor, dim: DimLike, window: Dim, before: int = 0, after: int = 0, stride: int = 1) -> Tensor:
+    """Cuts a dim into overlapping windows: `y[.., i, .., w] = x[.., i * stride + w - before, ..]`, zeros outside.
+
+    Args:
+        x: the tensor.
+        dim: the dim, which gets the number of windows as its size.
+        window: the new dim, of the windows' width; it comes last.
+        before: how far the first window reaches out before the dim.
+        after: how far the last one may reach out behind it.
+        stride: the distance from window to window.
+
+    Communication: none, if the dim is not split; otherwise permutes of what the windows reach of their neighbours.
+    """
+    dim = find(check_tensor(x, "mx.windows").dims, dim)
+    (window,) = sized_dims(window, "windows")
+    reach = dim.size + before + after - window.size
+    if reach < 0 or stride < 1 or before < 0 or after < 0:
+        raise ArgumentError(
+            f"dim {dim} has no window of {window}.",
+            values=f"before {before}, after {after}, stride {stride}",
+            rule="at least one window fits, and steps go forward.",
+            fix="choose a smaller window, or larger margins.",
+        )
+    new = Dim(dim.name, reach // stride + 1)
+
+    def cut(array: Array, position: int, block: int) -> Array:
+        places = jnp.arange(block)[:, None] * stride + jnp.arange(window.size)
+        return jnp.moveaxis(jnp.take(array, places, axis=position), position + 1, -1)
+
+    return _windowed(
+        x,
+        dim,
+        new,
+        lambda first, block: first * stride - before,
+        lambda block: (block - 1) * stride + window.size,
+        cut,
+        extra=(window,),
+    )
+
+
+def concat(xs: Sequence[Tensor], dim: DimLike) -> Tensor:
+    """Joins tensors along a dim; their other dims are the same.
+
+    Communication: none, if the dim is not split; otherwise permutes of what changes its processor.
+    """
+    xs = _alike(xs, "concat")
+    dims = [find(x.dims, dim if isinstance(dim, str) else dim.name) for x in xs]
+    if len({frozenset(without(x.dims, (d,))) for x, d in zip(xs, dims, strict=True)}) > 1:
+        raise ShapeError(
+            "mx.concat joins tensors whose other dims are the same.",
+            values=describe(xs),
+            fix="rename or broadcast them.",
+        )
+    whole = Dim(dims[0].name, sum(d.size for d in dims))
+    parts, offset = [], 0
+    for x, part in zip(xs, dims, strict=True):
+        x = transpose(x, [d.name for d in xs[0].dims])
+        parts.append((offset, offset + part.size, _moved(x, part, whole, offset)))
+        offset += part.size
+    return _choose(whole, parts)
+
+
+def stack(xs: Sequence[Tensor], dim: DimLike) -> Tensor:
+    """Joins tensors of the same dims along a new dim, which comes first.
+
+    Communication: none.
+    """
+    xs = _alike(xs, "stack")
+    new = Dim(dim, len(xs)) if isinstance(dim, str) else dim
+    if new.size != len(xs):
+        raise ShapeError(f"{len(xs)} tensors do not make a dim {new}.", fix=f"pass the name {new.name!r} alone.")
+    if any(set(x.dims) != set(xs[0].dims) for x in xs):
+        raise ShapeError(
+            "mx.stack joins tensors of the same dims.", values=describe(xs), fix="rename or broadcast them."
+        )
+    shape, setting = xs[0].dims, current()
+    array = compute(lambda *arrays: jnp.stack(arrays), [transpose(x, shape) for x in xs])
+    if setting is None:
+        return Tensor(array, (new, *shape))
+    return placed(array, setting, (new, *shape), None, ((), *canonical(setting, shape, None)))
+
+
+def unstack(x: Tensor, dim: DimLike) -> list[Tensor]:
+    """Takes a tensor apart along a dim.
+
+    Communication: none, if the dim is not split; otherwise it is gathered.
+    """
+    dim = find(check_tensor(x, "mx.unstack").dims, dim)
+    position, shape = x.dims.index(dim), without(x.dims, (dim,))
+    array = unsplit(x, (dim,))
+    return [Tensor(lax.index_in_dim(array, i, position, keepdims=False), shape) for i in range(dim.size)]
+
+
+def _windowed(
+    x: Tensor,
+    dim: Dim,
+    new: Dim,
+    start: Callable[[int, int], int],
+    width: Callable[[int], int],
+    finish: Callable[[Array, int, int], Array] = lambda array, position, block: array,
+    fill: Any = 0,
+    extra: Dims = (),
+) -> Tensor:
+    """Makes each block of a result from one window of the operand.
+
+    Args:
+        x: the operand.
+        dim: its dim.
+        new: the dim of the result, of the same name.
+        start: the start of the window, given the first place of the block and the block's size.
+        width: the width of the window, given the block's size.
+        finish: makes the block of the window, given the array, the dim's position and the block's size.
+        fill: what stands outside of the dim.
+        extra: new dims that `finish` appends.
+    """
+    setting, position = current(), x.dims.index(dim)
+    axes: Axes = canonical(setting, x.dims, None)[position]
+    count = 1 if setting is None else setting.mesh.count(axes)
+    block = block_size(new.size, count)
+    starts = [start(processor * block, block) for processor in range(count)]
+
+    def make(array: Array) -> Array:
+        array = window(array, setting, dim, axes, position, starts, width(block), fill)
+        return finish(array, position, block)
+
+    shape = tuple(new if d == dim else d for d in x.dims)
+    array = compute(make, [x])
+    if not extra or setting is None:
+        return Tensor(array, (*shape, *extra))
+    return placed(array, setting, (*shape, *extra), None, (*canonical(setting, shape, None), *((),) * len(extra)))
+
+
+def _moved(x: Tensor, dim: Dim, new: Dim, offset: int, fill: Any = 0) -> Tensor:
+    """Puts the elements of a dim `offset` further into a dim of another size."""
+    return _windowed(x, dim, new, lambda first, block: first - offset, lambda block: block, fill=fill)
+
+
+def _choose(dim: Dim, parts: Sequence[tuple[int, int, Tensor]]) -> Tensor:
+    """Takes each stretch [first, last) of a dim from its tensor."""
+    _, _, result = parts[0]
+    setting: Setting | None = current()
+    position = result.dims.index(dim)
+    axes = canonical(setting, result.dims, None)[position]
+
+    def choose(*arrays: Array) -> Array:
+        place = jnp.arange(dim.size) if setting is None else indices(setting, dim, axes)
+        place = place.reshape([-1 if i == position else 1 for i in range(len(result.dims))])
+        chosen = arrays[0]
+        for (first, last, _), array in zip(parts[1:], arrays[1:], strict=True):
+            chosen = jnp.where((place >= first) & (place < last), array, chosen)
+        return chosen
+
+    return Tensor(compute(choose, [part for _, _, part in parts]), result.dims)
+
+
+def _alike(xs: Sequence[Tensor], op: str) -> list[Tensor]:
+    checked = [check_tensor(x, f"mx.{op}") for x in xs]
+    if not checked:
+        raise ShapeError(f"mx.{op} needs at least one tensor.", fix="pass a list of tensors.")
+    if len({x.dtype for x in checked}) > 1:
+        raise DtypeError(
+            f"mx.{op} joins tensors of one dtype.",
+            values=" and ".join(f"{show(x.dims)} {x.dtype}" for x in checked),
+            fix="cast some of them: x.astype(y.dtype).",
+        )
+    return checked
