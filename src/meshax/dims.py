@@ -104,7 +104,7 @@ def unique(shape: Sequence[Dim]) -> Dims:
             f"one shape has two dims of the name {' and of '.join(map(repr, twice))}.",
             values=show(shape),
             rule="the dims of a tensor have different names.",
-            fix='rename one of them, for example x.rename(length="memory_length").',
+            fix='name it once; if another dim is meant, rename that first: x.rename(length="memory_length").',
         )
     return tuple(shape)
 
@@ -124,9 +124,9 @@ def as_list(some: DimsLike) -> list[DimLike]:
     wrong = [one for one in listed if not isinstance(one, Dim | str)]
     if wrong:
         raise DimError(
-            f"{', '.join(map(repr, wrong))} is neither a dim nor the name of one.",
+            f"not a dim, nor the name of one: {', '.join(map(repr, wrong))}.",
             rule="dims are named, not numbered.",
-            fix='write for example over="batch", or pass the Dim.',
+            fix='name them, or pass dims made by mx.dims("batch:128 hidden:1024").',
         )
     return listed
 
@@ -134,7 +134,10 @@ def as_list(some: DimsLike) -> list[DimLike]:
 def find(shape: Sequence[Dim], some: DimLike) -> Dim:
     """Returns the dim of a shape that is meant by a `Dim` or by a name."""
     if not isinstance(some, str):
-        (some,) = as_list(some)
+        listed = as_list(some)
+        if len(listed) != 1:
+            raise ShapeError(f"one dim is meant here, not {len(listed)}.", values=show(shape), fix="name one dim.")
+        some = listed[0]
     name = some.name if isinstance(some, Dim) else some
     for dim in shape:
         if dim.name == name:

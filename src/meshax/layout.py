@@ -95,10 +95,11 @@ def _parse(rules: RulesLike) -> tuple[tuple[str, Axes], ...]:
     parsed: dict[str, Axes] = {}
     for dim, given in pairs:
         dim = dim.name if isinstance(dim, Dim) else dim
-        given = given.split("+") if isinstance(given, str) else given
-        axes = tuple(given) if isinstance(given, Sequence) else ()
-        names = [dim, *axes]
-        if not axes or not all(isinstance(name, str) and name.isidentifier() for name in names):
+        listed = given.split("+") if isinstance(given, str) else given
+        axes = tuple(listed) if isinstance(listed, Sequence) else ()
+        if not isinstance(dim, str) or not dim.isidentifier():
+            raise LayoutError(f"{dim!r} is not the name of a dim.", values=repr(rules), fix=_EXAMPLE)
+        if not axes or not all(isinstance(axis, str) and axis.isidentifier() for axis in axes):
             raise LayoutError(f"{given!r} does not name mesh axes for dim {dim!r}.", values=repr(rules), fix=_EXAMPLE)
         if dim in parsed:
             raise LayoutError(

@@ -17,7 +17,7 @@ from . import collectives
 from .compat import is_traced, varying_axes
 from .dims import show
 from .errors import MeshError, ShapeError
-from .layout import Layout, RulesLike, Setting, ambient, canonical, partition_spec
+from .layout import Layout, RulesLike, Setting, ambient, canonical, current, partition_spec
 from .mesh import Mesh
 from .tensor import Tensor, check_same_everywhere, is_tensor, settled_array
 from .transfer import crop, pad_to
@@ -55,6 +55,7 @@ class Program:
 
     def __call__(self, *args: Any) -> Any:
         """Places the arguments on the mesh and runs."""
+        _check_outside("a program cannot be called inside a program.", f"call its function, {self.__name__}, instead.")
         if not self.mesh.has_devices:
             raise MeshError(
                 "this mesh has no devices to run on.",
@@ -141,10 +142,16 @@ def spmd(fn: Callable[..., Any], mesh: Mesh, layout: Layout | RulesLike, donate:
 
 def put(tree: Any, mesh: Mesh, layout: Layout | RulesLike) -> Any:
     """Places the tensors of a pytree on the mesh; each device receives only its own slices."""
+    _check_outside("tensors are placed before a program runs, not inside it.", "rename dims to change placements.")
     setting = _setting(mesh, layout)
     if not mesh.has_devices:
         raise MeshError("this mesh has no devices to put tensors on.", values=repr(mesh), fix="make a mesh of devices.")
     return _placed(tree, setting)
+
+
+def _check_outside(what: str, fix: str) -> None:
+    if current() is not None:
+        raise MeshError(what, values=repr(current()), rule="there is one mesh and one layout at a time.", fix=fix)
 
 
 def _setting(mesh: Mesh, layout: Layout | RulesLike) -> Setting:

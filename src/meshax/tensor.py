@@ -85,7 +85,7 @@ class Tensor:
         return self.numpy().item()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.asarray(self.numpy(), dtype)
+        return np.array(self.numpy(), dtype, copy=copy)
 
     def __float__(self) -> float:
         return float(self.item())
@@ -161,7 +161,7 @@ def tensor(array_like: Any, dims: DimsLike) -> Tensor:
     if isinstance(array_like, Tensor):
         raise ShapeError("this is a tensor already.", values=repr(array_like), fix="use mx.rename to rename its dims.")
     array = array_like if hasattr(array_like, "dtype") and hasattr(array_like, "shape") else jnp.asarray(array_like)
-    if isinstance(array, np.ndarray):
+    if isinstance(array, np.ndarray | np.generic):
         array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
     check_same_everywhere(array)
     named = as_list(dims)

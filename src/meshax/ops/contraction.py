@@ -16,6 +16,8 @@ from ..transfer import fill_padding
 from .operands import compute, describe
 from .reduction import sum as sum_
 
+__all__ = ["einsum"]
+
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 

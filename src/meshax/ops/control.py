@@ -20,6 +20,8 @@ from ..tensor import Tensor, is_tensor, local, settled_array
 from ..transfer import crop, move
 from .resharding import placed
 
+__all__ = ["cond", "remat", "scan", "while_loop"]
+
 Array = Any
 Axes = frozenset[str]
 
@@ -55,12 +57,12 @@ class _Packed:
         """Raises unless another tree has the same structure, dims, dtypes and roles."""
         problems = []
         if self.treedef != new.treedef:
-            problems.append(f"{self.treedef} and {new.treedef}")
+            problems.append(f"first {self.treedef}, then {new.treedef}")
         else:
             for kind, new_kind, a, b in zip(self.kinds, new.kinds, self.arrays, new.arrays, strict=True):
                 before, after = _describe(kind, a), _describe(new_kind, b)
                 if before != after:
-                    problems.append(f"{before} and {after}")
+                    problems.append(f"first {before}, then {after}")
         if problems:
             raise ShapeError(what, values="; ".join(problems), rule=rule, fix=fix)
 
@@ -103,7 +105,9 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise ShapeError(
                     "the body of mx.scan returns the next carry and a y.",
-                    values=type(pair).__name__,
+                    values=f"{type(pair).__name__} of {len(pair)}"
+                    if isinstance(pair, tuple | list)
+                    else type(pair).__name__,
                     fix="return (carry, y), with None for y if there is none.",
                 )
             out = _packed_alike(first, pair[0], varying, "mx.scan")
@@ -123,7 +127,7 @@ def _packed_alike(first: _Packed, tree: Any, varying: list[Axes], op: str) -> li
         out,
         f"the carry of {op} does not come out as it went in.",
         rule="what a loop carries keeps its structure, dims, their order, dtypes and roles.",
-        fix="rename, transpose or cast it back at the end of the body.",
+        fix="rename, transpose, cast or mark it (mx.param) as it was, at the end of the body.",
     )
     wider = [now | new for now, new in zip(varying, out.varying(), strict=True)]
     if wider != varying:
@@ -208,7 +212,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
         second,
         "the branches of mx.cond return different things.",
         rule="both return the same structure, dims, in the same order, dtypes and roles.",
-        fix="rename, transpose or cast the result of one branch.",
+        fix="rename, transpose, cast or mark (mx.param) the result of one branch.",
     )
     varying = [a | b for a, b in zip(first.varying(), second.varying(), strict=True)]
     result = lax.cond(_predicate(pred), branch(true_fn, varying), branch(false_fn, varying), packed.arrays)

@@ -11,6 +11,8 @@ from ..layout import canonical, current
 from ..tensor import Tensor
 from ..transfer import indices
 
+__all__ = ["arange", "full", "ones", "zeros"]
+
 
 def sized_dims(dims: DimsLike, op: str) -> Dims:
     """Returns the dims of a new tensor, which need sizes: names alone are not enough."""

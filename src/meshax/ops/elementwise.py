@@ -20,6 +20,12 @@ from ..layout import canonical, current
 from ..tensor import Tensor, check_same_everywhere, check_tensor
 from .operands import align, common_role, compute
 
+__all__ = [
+    "abs", "ceil", "clip", "cos", "erf", "exp", "expm1", "floor", "gelu", "isfinite", "isnan", "lift", "log",
+    "log1p", "logical_and", "logical_not", "logical_or", "maximum", "minimum", "negative", "relu", "round", "rsqrt",
+    "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "square", "stop_gradient", "tanh", "where",
+]  # fmt: skip
+
 Operand = Any  # a Tensor or a number
 
 

@@ -5,6 +5,7 @@ copies over the axes that split the batch, so their gradients come out as pendin
 all-reduce, or by a reduce-scatter where they are stored split. With microbatches the loop accumulates pending sums.
 """
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,8 +19,10 @@ from ..compat import varying_axes
 from ..dims import Dim, DimLike, show
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..layout import canonical, current
-from ..tensor import Tensor, is_tensor, settled_array
+from ..tensor import Tensor, check_tensor, is_tensor, settled_array
 from .resharding import placed, reshape
+
+__all__ = ["grad", "value_and_grad"]
 
 Array = Any
 _MICRO = "microbatches"
@@ -46,12 +49,12 @@ def value_and_grad(
     Communication: the gradient of each parameter is reduced once, also with microbatches; the value, if it is a
     pending sum, once.
     """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(map(operator.index, argnums))
     if (microbatches is None) != (over is None):
         raise ShapeError("microbatches= and over= go together.", fix='write for example microbatches=4, over="batch".')
-    if microbatches is not None and microbatches < 1:
+    if microbatches is not None and (not isinstance(microbatches, int) or microbatches < 1):
         raise ArgumentError(
-            f"there cannot be {microbatches} microbatches.", fix="choose a number that divides the batch."
+            f"there cannot be {microbatches!r} microbatches.", fix="choose a number that divides the batch."
         )
 
     def value_and_gradient(*args: Any) -> Any:
@@ -68,6 +71,12 @@ def value_and_grad(
             given = dict(zip(positions, jax.tree.unflatten(treedef, made), strict=True))
             rest = iter(others)
             out = fn(*(given[i] if i in given else next(rest) for i in range(len(args))))
+            if has_aux and not (isinstance(out, tuple | list) and len(out) == 2):
+                raise ShapeError(
+                    "with has_aux, a function returns its value and something else.",
+                    values=type(out).__name__,
+                    fix="return (loss, aux), or leave out has_aux.",
+                )
             value, aux = out if has_aux else (out, None)
             return _replicated(value), aux
 
@@ -116,7 +125,10 @@ def _positions(argnums: tuple[int, ...], count: int) -> tuple[int, ...]:
             values=f"argnums {argnums} of {count} arguments",
             fix="arguments are counted from 0.",
         )
-    return tuple(n % count for n in argnums)
+    positions = tuple(n % count for n in argnums)
+    if len(set(positions)) != len(positions):
+        raise ArgumentError(f"argnums {argnums} names an argument twice.", fix="name each argument once.")
+    return positions
 
 
 def _check_differentiable(leaves: list[Any]) -> None:
@@ -150,13 +162,14 @@ def _axes_of(args: list[Any]) -> frozenset[str]:
 
 def _replicated(value: Any) -> Array:
     """Returns a scalar that is the same on all processors."""
-    if isinstance(value, tuple | list | dict):
+    if value is None or isinstance(value, tuple | list | dict):
         raise ShapeError(
             f"a function to differentiate returns one number, not a {type(value).__name__}.",
             fix="pass has_aux=True, and return (loss, everything else).",
         )
-    if not is_tensor(value):
+    if not is_tensor(value) and not jnp.shape(value):
         value = Tensor(jnp.asarray(value), ())
+    check_tensor(value, "a gradient")
     if value.dims:
         raise ShapeError(
             "a function to differentiate returns one number.",

@@ -22,6 +22,8 @@ from .elementwise import astype
 from .operands import compute, varying_together
 from .resharding import placed, unsplit
 
+__all__ = ["gather", "one_hot", "scatter_add"]
+
 Array = Any
 
 

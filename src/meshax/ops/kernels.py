@@ -17,6 +17,8 @@ from .creation import sized_dims
 from .operands import compute, describe
 from .resharding import unsplit
 
+__all__ = ["debug_print", "local"]
+
 Array = Any
 
 

@@ -16,6 +16,8 @@ from .operands import compute
 from .reduction import lowest
 from .resharding import placed, unsplit
 
+__all__ = ["argsort", "cumsum", "sort", "top_k"]
+
 Array = Any
 
 

@@ -15,6 +15,8 @@ from ..transfer import fill_padding, indices
 from .elementwise import astype
 from .operands import compute
 
+__all__ = ["all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum", "var"]
+
 Array = Any
 Over = DimsLike | None
 

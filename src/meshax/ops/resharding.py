@@ -18,6 +18,8 @@ from ..transfer import crop, move
 from .creation import sized_dims
 from .operands import align
 
+__all__ = ["broadcast", "rename", "reshape", "transpose"]
+
 Array = Any
 
 

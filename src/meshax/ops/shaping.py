@@ -16,6 +16,8 @@ from .neighbours import window
 from .operands import compute, describe
 from .resharding import placed, transpose, unsplit
 
+__all__ = ["concat", "flip", "pad", "shift", "slice", "stack", "unstack", "windows"]
+
 Array = Any
 
 

@@ -9,6 +9,8 @@ from .creation import arange
 from .elementwise import exp, isfinite, isnan, log, stop_gradient, where
 from .reduction import max, mean, reduced_dims, sum
 
+__all__ = ["log_softmax", "logsumexp", "softmax", "softmax_cross_entropy"]
+
 
 def logsumexp(x: Tensor, over: DimsLike | None = None) -> Tensor:
     """Takes the logarithm of the sum of exponentials over some dims, or all.
