@@ -252,7 +252,7 @@ MISTAKES = {
         one shape has two dims of the name 'batch'.
           values: [batch:6, batch:6]
           rule: the dims of a tensor have different names.
-          fix: rename one of them, for example x.rename(length="memory_length").
+          fix: name it once; if another dim is meant, rename that first: x.rename(length="memory_length").
         """,
     ),
     "a dim that it has not": (

@@ -5,7 +5,12 @@ values, in our notation (`[batch:32/rows, length:128]`); which rule it broke; wh
 """
 
 import difflib
+import linecache
+import os
+import sys
 from collections.abc import Iterable
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
 class MeshaxError(ValueError):
@@ -15,6 +20,17 @@ class MeshaxError(ValueError):
         parts = [what]
         parts += [f"  {label}: {text}" for label, text in (("values", values), ("rule", rule), ("fix", fix)) if text]
         super().__init__("\n".join(parts))
+        self._point_at_user()
+
+    def _point_at_user(self) -> None:
+        """Notes the user's own line: between it and the error may lie dozens of frames of tracing."""
+        frame = sys._getframe(2)
+        while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+            frame = frame.f_back  # type: ignore[assignment]
+        if frame is not None:
+            file, line = frame.f_code.co_filename, frame.f_lineno
+            code = linecache.getline(file, line).strip()
+            self.add_note(f"  line: {os.path.basename(file)}:{line}" + (f": {code}" if code else ""))
 
 
 class DimError(MeshaxError):

@@ -233,7 +233,7 @@ CREATE = Group(
     ((a, b),),
     ("a", "b"),
     [
-        Case("arange", lambda x: mx.arange(b) * x, lambda x: jnp.arange(5) * x),
+        Case("arange", lambda x: mx.arange(b) * x, lambda x: (jnp.arange(5) * x).T),
         Case("zeros", lambda x: mx.zeros((b, a)) + x, lambda x: x.T),
         Case("ones", lambda x: mx.ones((a,), jnp.int32) + mx.arange(a), lambda x: jnp.arange(8) + 1),
         Case("full", lambda x: mx.full((b,), 3.0) * x, lambda x: 3 * x.T),

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import meshax as mx
-from layouts import WHOLE, assert_same, forward_and_gradient, place_with_garbage, reference
+from layouts import WHOLE, assert_same, reference
 from meshax.layout import Setting
+from meshax.testing import forward_and_gradient, place_with_garbage
 
 MESHES = ("x:2", "x:8", "x:3", "x:2 y:2", "x:2 y:4", "x:3 y:2", "x:2 y:2 z:2")
 NAMES = [f"p{i}" for i in range(9)]
@@ -77,7 +78,7 @@ def check_moves(setting, moves):
         return x * x
 
     def program(*xs):
-        return [forward_and_gradient(lambda x: move(x, *m), [True])(x) for x, m in zip(xs, moves)]  # noqa: B023
+        return [forward_and_gradient(lambda x: move(x, *m), [x])(x) for x, m in zip(xs, moves)]  # noqa: B023
 
     inputs = []
     for before, _ in moves:

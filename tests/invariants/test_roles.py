@@ -8,8 +8,9 @@ import pytest
 
 import meshax as mx
 from cases import BINARY, CONTROL, EINSUM, INDEX, LOSS, REDUCTION, RENAME, RESHAPE
-from layouts import WHOLE, _can_place, check_group
+from layouts import WHOLE, check_group
 from meshax.layout import Setting
+from meshax.testing import can_place
 
 MESHES = ("x:8", "x:2 y:4", "x:2 y:2 z:2")
 LAYOUTS = 40 if WHOLE else 3
@@ -26,7 +27,7 @@ def random_layouts(mesh, names, inputs, count, seed):
             kind, name = r.choice((0, 1, 1)), r.choice(names)
             rules[kind][name] = (*rules[kind].get(name, ()), axis)
         layout = mx.Layout(rules[0], params=rules[1])
-        if layout.params and _can_place(inputs, Setting(mesh, layout)):
+        if layout.params and can_place(inputs, Setting(mesh, layout)):
             found.append(layout)
     return found
 

@@ -74,7 +74,7 @@ def test_a_carry_whose_role_changes_is_refused(run):
     def descend(w, g):
         return mx.scan(lambda w, _: (w - g, None), w, over=length)
 
-    with pytest.raises(mx.ShapeError, match=r"does not come out as it went in(.|\n)* float32 param "):
+    with pytest.raises(mx.ShapeError, match=r"does not come out as it went in(.|\n)* float32 param, then "):
         run(descend, mx.param(x), x)
 
 
@@ -103,9 +103,9 @@ MISTAKES = {
         lambda: scanned(lambda c: c.rename(batch="items"), x),
         """
         the carry of mx.scan does not come out as it went in.
-          values: [batch:6] float32 and [items:6] float32
+          values: first [batch:6] float32, then [items:6] float32
           rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
-          fix: rename, transpose or cast it back at the end of the body.
+          fix: rename, transpose, cast or mark it (mx.param) as it was, at the end of the body.
         """,
     ),
     "a carry whose dims change order": (
@@ -113,9 +113,9 @@ MISTAKES = {
         lambda: scanned(lambda c: mx.transpose(c, "batch length"), xs),
         """
         the carry of mx.scan does not come out as it went in.
-          values: [length:4, batch:6] float32 and [batch:6, length:4] float32
+          values: first [length:4, batch:6] float32, then [batch:6, length:4] float32
           rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
-          fix: rename, transpose or cast it back at the end of the body.
+          fix: rename, transpose, cast or mark it (mx.param) as it was, at the end of the body.
         """,
     ),
     "a carry that loses a dim": (
@@ -123,9 +123,9 @@ MISTAKES = {
         lambda: scanned(lambda c: mx.sum(c), x),
         """
         the carry of mx.scan does not come out as it went in.
-          values: [batch:6] float32 and [] float32
+          values: first [batch:6] float32, then [] float32
           rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
-          fix: rename, transpose or cast it back at the end of the body.
+          fix: rename, transpose, cast or mark it (mx.param) as it was, at the end of the body.
         """,
     ),
     "a carry whose dtype changes": (
@@ -133,9 +133,9 @@ MISTAKES = {
         lambda: scanned(lambda c: c.astype(jnp.bfloat16), x),
         """
         the carry of mx.scan does not come out as it went in.
-          values: [batch:6] float32 and [batch:6] bfloat16
+          values: first [batch:6] float32, then [batch:6] bfloat16
           rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
-          fix: rename, transpose or cast it back at the end of the body.
+          fix: rename, transpose, cast or mark it (mx.param) as it was, at the end of the body.
         """,
     ),
     "a carry whose structure changes": (
@@ -143,9 +143,9 @@ MISTAKES = {
         lambda: scanned(lambda c: {"x": c["x"]}, {"x": x, "y": x}),
         """
         the carry of mx.scan does not come out as it went in.
-          values: PyTreeDef({'x': *, 'y': *}) and PyTreeDef({'x': *})
+          values: first PyTreeDef({'x': *, 'y': *}), then PyTreeDef({'x': *})
           rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
-          fix: rename, transpose or cast it back at the end of the body.
+          fix: rename, transpose, cast or mark it (mx.param) as it was, at the end of the body.
         """,
     ),
     "a carry of which two leaves change": (
@@ -153,9 +153,9 @@ MISTAKES = {
         lambda: scanned(lambda c: (c[0] > 0, c[1], mx.sum(c[2])), (x, x, xs)),
         """
         the carry of mx.scan does not come out as it went in.
-          values: [batch:6] float32 and [batch:6] bool; [length:4, batch:6] float32 and [] float32
+          values: first [batch:6] float32, then [batch:6] bool; first [length:4, batch:6] float32, then [] float32
           rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
-          fix: rename, transpose or cast it back at the end of the body.
+          fix: rename, transpose, cast or mark it (mx.param) as it was, at the end of the body.
         """,
     ),
     "an array whose shape changes": (
@@ -163,9 +163,9 @@ MISTAKES = {
         lambda: scanned(lambda c: c[:2], np.ones(3, np.float32)),
         """
         the carry of mx.scan does not come out as it went in.
-          values: float32[3] and float32[2]
+          values: first float32[3], then float32[2]
           rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
-          fix: rename, transpose or cast it back at the end of the body.
+          fix: rename, transpose, cast or mark it (mx.param) as it was, at the end of the body.
         """,
     ),
     "a stacked dim twice": (
@@ -175,7 +175,7 @@ MISTAKES = {
         one shape has two dims of the name 'length'.
           values: [length:4, length:4, batch:6]
           rule: the dims of a tensor have different names.
-          fix: rename one of them, for example x.rename(length="memory_length").
+          fix: name it once; if another dim is meant, rename that first: x.rename(length="memory_length").
         """,
     ),
     "a scan of unknown length": (
@@ -228,9 +228,9 @@ MISTAKES = {
         lambda: mx.while_loop(lambda c: c < 3, lambda c: c + 0.5, mx.zeros((), jnp.int32)),
         """
         the carry of mx.while_loop does not come out as it went in.
-          values: [] int32 and [] float32
+          values: first [] int32, then [] float32
           rule: what a loop carries keeps its structure, dims, their order, dtypes and roles.
-          fix: rename, transpose or cast it back at the end of the body.
+          fix: rename, transpose, cast or mark it (mx.param) as it was, at the end of the body.
         """,
     ),
     "the condition of a while loop has dims": (
@@ -247,9 +247,9 @@ MISTAKES = {
         lambda: mx.cond(True, lambda x: x, mx.sum, x),
         """
         the branches of mx.cond return different things.
-          values: [batch:6] float32 and [] float32
+          values: first [batch:6] float32, then [] float32
           rule: both return the same structure, dims, in the same order, dtypes and roles.
-          fix: rename, transpose or cast the result of one branch.
+          fix: rename, transpose, cast or mark (mx.param) the result of one branch.
         """,
     ),
     "branches whose dtypes differ": (
@@ -257,9 +257,9 @@ MISTAKES = {
         lambda: mx.cond(True, lambda x: x, lambda x: x > 0, x),
         """
         the branches of mx.cond return different things.
-          values: [batch:6] float32 and [batch:6] bool
+          values: first [batch:6] float32, then [batch:6] bool
           rule: both return the same structure, dims, in the same order, dtypes and roles.
-          fix: rename, transpose or cast the result of one branch.
+          fix: rename, transpose, cast or mark (mx.param) the result of one branch.
         """,
     ),
     "branches whose structures differ": (
@@ -267,9 +267,9 @@ MISTAKES = {
         lambda: mx.cond(True, lambda x: x, lambda x: (x, x), x),
         """
         the branches of mx.cond return different things.
-          values: PyTreeDef(*) and PyTreeDef((*, *))
+          values: first PyTreeDef(*), then PyTreeDef((*, *))
           rule: both return the same structure, dims, in the same order, dtypes and roles.
-          fix: rename, transpose or cast the result of one branch.
+          fix: rename, transpose, cast or mark (mx.param) the result of one branch.
         """,
     ),
     "a predicate with dims": (

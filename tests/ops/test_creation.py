@@ -36,7 +36,7 @@ def test_arange_counts_along_one_dim(dims):
 
 @pytest.mark.parametrize("make", [mx.zeros, mx.ones, mx.arange, lambda dims: mx.full(dims, 2.0)])
 def test_a_size_is_not_a_dim(make):
-    with pytest.raises(mx.DimError, match="3 is neither a dim nor the name of one."):
+    with pytest.raises(mx.DimError, match="not a dim, nor the name of one: 3."):
         make(3)
 
 
@@ -75,7 +75,7 @@ MISTAKES = {
         one shape has two dims of the name 'batch'.
           values: [batch:6, batch:6]
           rule: the dims of a tensor have different names.
-          fix: rename one of them, for example x.rename(length="memory_length").
+          fix: name it once; if another dim is meant, rename that first: x.rename(length="memory_length").
         """,
     ),
     "names of random numbers": (

@@ -69,25 +69,25 @@ MISTAKES = {
         one shape has two dims of the name 'length'.
           values: [length:4, length:4]
           rule: the dims of a tensor have different names.
-          fix: rename one of them, for example x.rename(length="memory_length").
+          fix: name it once; if another dim is meant, rename that first: x.rename(length="memory_length").
         """,
     ),
     "a number instead of a dim": (
         mx.DimError,
         lambda: mx.sum(x, over=0),
         """
-        0 is neither a dim nor the name of one.
+        not a dim, nor the name of one: 0.
           rule: dims are named, not numbered.
-          fix: write for example over="batch", or pass the Dim.
+          fix: name them, or pass dims made by mx.dims("batch:128 hidden:1024").
         """,
     ),
     "the place over a number": (
         mx.DimError,
         lambda: mx.argmin(x, over=-1),
         """
-        -1 is neither a dim nor the name of one.
+        not a dim, nor the name of one: -1.
           rule: dims are named, not numbered.
-          fix: write for example over="batch", or pass the Dim.
+          fix: name them, or pass dims made by mx.dims("batch:128 hidden:1024").
         """,
     ),
     "the place over a dim that is not there": (

@@ -77,7 +77,7 @@ MISTAKES = {
         one shape has two dims of the name 'length'.
           values: [length:6, length:4]
           rule: the dims of a tensor have different names.
-          fix: rename one of them, for example x.rename(length="memory_length").
+          fix: name it once; if another dim is meant, rename that first: x.rename(length="memory_length").
         """,
     ),
     "a rename to no name": (
@@ -151,7 +151,7 @@ MISTAKES = {
         one shape has two dims of the name 'length'.
           values: [length:4, length:4]
           rule: the dims of a tensor have different names.
-          fix: rename one of them, for example x.rename(length="memory_length").
+          fix: name it once; if another dim is meant, rename that first: x.rename(length="memory_length").
         """,
     ),
 }
