@@ -339,10 +339,19 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("rules", [{3: "rows"}, {None: "rows"}, "3:rows", {"the batch": "rows"}], ids=str)
-def test_a_dim_that_is_no_name_is_refused(rules):
-    with pytest.raises(mx.LayoutError):
+@pytest.mark.parametrize(
+    ("rules", "name"),
+    [({3: "rows"}, "3"), ({None: "rows"}, "None"), ("3:rows", "'3'"), ({"the batch": "rows"}, "'the batch'")],
+    ids=str,
+)
+def test_a_dim_that_is_no_name_is_refused(rules, name):
+    with pytest.raises(mx.LayoutError) as raised:
         mx.Layout(rules)
+    assert str(raised.value) == (
+        f"{name} is not the name of a dim.\n"
+        f"  values: {rules!r}\n"
+        '  fix: write for example mx.Layout("batch:rows hidden:cols").'
+    )
 
 
 @pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)

@@ -413,6 +413,36 @@ MISTAKES = {
           fix: make a mesh of devices.
         """,
     ),
+    "putting inside a program": (
+        mx.MeshError,
+        lambda: mx.spmd(lambda x: mx.put(x, mesh, "batch:cols"), mesh, "batch:rows")(counting(batch)),
+        """
+        tensors are placed before a program runs, not inside it.
+          values: Setting(mesh=Mesh(rows:2 cols:4), layout=Layout("batch:rows"))
+          rule: there is one mesh and one layout at a time.
+          fix: rename dims to change placements.
+        """,
+    ),
+    "a program inside a program": (
+        mx.MeshError,
+        lambda: mx.spmd(lambda x: mx.spmd(identity, mesh, "batch:cols")(x), mesh, "batch:rows")(counting(batch)),
+        """
+        a program cannot be called inside a program.
+          values: Setting(mesh=Mesh(rows:2 cols:4), layout=Layout("batch:rows"))
+          rule: there is one mesh and one layout at a time.
+          fix: call its function, identity, instead.
+        """,
+    ),
+    "a program inside another of no rules": (
+        mx.MeshError,
+        lambda: mx.spmd(lambda x: mx.spmd(identity, mesh, "")(x), mesh, "").explain(counting(batch)),
+        """
+        a program cannot be called inside a program.
+          values: Setting(mesh=Mesh(rows:2 cols:4), layout=Layout(""))
+          rule: there is one mesh and one layout at a time.
+          fix: call its function, identity, instead.
+        """,
+    ),
     "returning a string": (
         mx.ShapeError,
         lambda: mx.spmd(lambda x: (x, {"note": "done"}), mesh, "batch:rows")(counting(batch)),

@@ -49,6 +49,11 @@ def test_an_array_from_the_host_has_the_dtype_that_jax_gives_it(given, kept):
     assert mx.einsum(x, mx.ones(batch, kept), over=batch).numpy() == 6
 
 
+@pytest.mark.parametrize("number", [np.float64(3), np.float32(3), np.array(3.0), 3.0])
+def test_a_number_has_the_dtype_that_jax_gives_it(number):
+    assert mx.tensor(number, "").dtype == np.float32
+
+
 def test_a_parameter_is_the_same_tensor_in_a_role():
     x = counting(batch)
 
@@ -137,6 +142,16 @@ def test_numpy_reads_the_value_without_padding():
 
     np.testing.assert_array_equal(np.asarray(placed), np.arange(10, dtype=np.float32), strict=True)
     np.testing.assert_array_equal(np.asarray(placed, np.int32), np.arange(10, dtype=np.int32), strict=True)
+
+
+@pytest.mark.parametrize("layout", [None, "", "hidden:cols"])
+def test_a_numpy_array_of_a_tensor_is_a_copy(layout):
+    x = counting(hidden) if layout is None else mx.put(counting(hidden), mesh, layout)
+
+    copy = np.array(x)
+    copy[:] = -1
+
+    np.testing.assert_array_equal(x.numpy(), np.arange(10))
 
 
 def test_operations_outside_a_program_crop_the_padding():

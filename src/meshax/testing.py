@@ -120,8 +120,11 @@ def can_place(tensors: Sequence[Tensor], setting: Setting) -> bool:
 def place_with_garbage(x: Tensor, setting: Setting) -> Tensor:
     """Places a tensor on the mesh, with NaN (or an absurd integer) in its padding."""
     placement = canonical(setting, x.dims, x.role)
-    garbage = np.nan if jnp.issubdtype(x.dtype, jnp.inexact) else np.asarray(_GARBAGE).astype(x.dtype)
-    host = np.full(setting.padded_shape(x.dims, placement), garbage, x.dtype)
+    shape = setting.padded_shape(x.dims, placement)
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        host = np.full(shape, np.nan, x.dtype)
+    else:  # an absurd number, and one that could be an index
+        host = np.resize(np.array([_GARBAGE, 2]), shape).astype(x.dtype)
     host[tuple(slice(dim.size) for dim in x.dims)] = x.numpy()
     return Tensor(jax.device_put(host, NamedSharding(setting.mesh.jax_mesh, partition_spec(placement))), x.dims, x.role)
 

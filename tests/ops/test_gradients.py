@@ -89,6 +89,12 @@ def test_each_microbatch_has_its_own_key():
     assert not np.any(drawn.numpy()[0] == drawn.numpy()[1])
 
 
+@pytest.mark.parametrize(("fn", "options"), [(lambda w: None, {}), (lambda w: (None, w), {"has_aux": True})])
+def test_a_function_that_returns_no_loss_is_refused(fn, options):
+    with pytest.raises(mx.ShapeError, match="a function to differentiate returns one number, not a NoneType."):
+        mx.grad(fn, **options)(w)
+
+
 MISTAKES = {
     "a loss with dims": (
         mx.ShapeError,
@@ -142,6 +148,40 @@ MISTAKES = {
           fix: arguments are counted from 0.
         """,
     ),
+    "an argument twice": (
+        mx.ArgumentError,
+        lambda: mx.grad(loss, argnums=(0, 0))(w, x),
+        """
+        argnums (0, 0) names an argument twice.
+          fix: name each argument once.
+        """,
+    ),
+    "an argument twice, once from the end": (
+        mx.ArgumentError,
+        lambda: mx.value_and_grad(loss, argnums=(0, -2))(w, x),
+        """
+        argnums (0, -2) names an argument twice.
+          fix: name each argument once.
+        """,
+    ),
+    "nothing beside the loss": (
+        mx.ShapeError,
+        lambda: mx.grad(loss, has_aux=True)(w, x),
+        """
+        with has_aux, a function returns its value and something else.
+          values: Tensor
+          fix: return (loss, aux), or leave out has_aux.
+        """,
+    ),
+    "two things beside the loss": (
+        mx.ShapeError,
+        lambda: mx.value_and_grad(lambda w: (mx.sum(w), w, w), has_aux=True)(w),
+        """
+        with has_aux, a function returns its value and something else.
+          values: tuple
+          fix: return (loss, aux), or leave out has_aux.
+        """,
+    ),
     "a gradient by an integer tensor": (
         mx.DtypeError,
         lambda: mx.grad(lambda t: mx.sum(t["w"]))({"w": w, "ids": counting(batch, dtype=np.int32), "on": w > 2}),
@@ -180,6 +220,14 @@ MISTAKES = {
         lambda: mx.value_and_grad(loss, microbatches=-2, over=batch),
         """
         there cannot be -2 microbatches.
+          fix: choose a number that divides the batch.
+        """,
+    ),
+    "microbatches in a string": (
+        mx.ArgumentError,
+        lambda: mx.grad(loss, microbatches="2", over=batch),
+        """
+        there cannot be '2' microbatches.
           fix: choose a number that divides the batch.
         """,
     ),

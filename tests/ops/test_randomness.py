@@ -67,6 +67,31 @@ def test_dropout_drops_the_same_elements_under_every_layout(layout):
     np.testing.assert_allclose(got, np.where(kept, x.numpy() / np.float32(0.6), 0), rtol=1e-6)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_categorical_and_permutation_equal_jax_random(layout):
+    logits = mx.tensor(np.sin(np.arange(420, dtype=np.float32)).reshape(10, 6, 7), (a, b, c))
+
+    def draw(logits):
+        drawn = [mx.random.categorical(KEY, logits, over=dim) for dim in (a, b, c)]
+        return drawn, [mx.random.permutation(KEY, dim) for dim in (a, b, c)]
+
+    drawn, orders = mx.spmd(draw, mx.Mesh("x:2 y:2 z:2"), layout)(logits)
+    for axis, (places, order) in enumerate(zip(drawn, orders)):
+        wanted = jax.random.categorical(KEY, logits.numpy(), axis=axis)
+        assert places.dims == tuple(dim for i, dim in enumerate((a, b, c)) if i != axis)
+        np.testing.assert_array_equal(places.numpy(), np.asarray(wanted, np.int32), strict=True)
+        wanted = jax.random.permutation(KEY, np.arange(logits.dims[axis].size, dtype=np.int32))
+        np.testing.assert_array_equal(order.numpy(), wanted, strict=True)
+
+
+def test_categorical_and_permutation_outside_a_program():
+    logits = mx.tensor(np.sin(np.arange(60, dtype=np.float32)).reshape(10, 6), (a, b))
+    wanted = jax.random.categorical(KEY, logits.numpy(), axis=0)
+
+    np.testing.assert_array_equal(mx.random.categorical(KEY, logits, "a").numpy(), wanted)
+    np.testing.assert_array_equal(mx.random.permutation(KEY, a).numpy(), jax.random.permutation(KEY, 10))
+
+
 def test_no_dropout_is_no_work():
     x = mx.ones((a,))
     assert mx.random.dropout(KEY, x, 0.0) is x
@@ -122,6 +147,35 @@ MISTAKES = {
         """
         a dropout rate is at least 0 and less than 1, not -0.1.
           fix: for example 0.1.
+        """,
+    ),
+    "logits that are an array": (
+        mx.ShapeError,
+        lambda: mx.random.categorical(KEY, np.zeros(6, np.float32), "batch"),
+        """
+        mx.random.categorical takes tensors, not an array.
+          values: float32[6]
+          rule: an array takes part in an operation through the names of its dims.
+          fix: name them: mx.tensor(array, "batch hidden").
+        """,
+    ),
+    "dropout of an array": (
+        mx.ShapeError,
+        lambda: mx.random.dropout(KEY, np.zeros(6, np.float32), 0.5),
+        """
+        mx.random.dropout takes tensors, not an array.
+          values: float32[6]
+          rule: an array takes part in an operation through the names of its dims.
+          fix: name them: mx.tensor(array, "batch hidden").
+        """,
+    ),
+    "a permutation of a name": (
+        mx.ShapeError,
+        lambda: mx.random.permutation(KEY, "batch"),
+        """
+        mx.random.permutation does not know the size of 'batch'.
+          rule: a new tensor is made of dims, which have sizes.
+          fix: pass dims, for example mx.dims("batch:32 hidden:64").
         """,
     ),
     "a name without a size": (

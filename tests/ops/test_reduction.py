@@ -90,6 +90,24 @@ MISTAKES = {
           fix: name them, or pass dims made by mx.dims("batch:128 hidden:1024").
         """,
     ),
+    "the place over two dims": (
+        mx.ShapeError,
+        lambda: mx.argmax(x, over=(batch, length)),
+        """
+        one dim is meant here, not 2.
+          values: [batch:6, length:4, hidden:10]
+          fix: name one dim.
+        """,
+    ),
+    "the place over no dim": (
+        mx.ShapeError,
+        lambda: mx.argmin(x, over=()),
+        """
+        one dim is meant here, not 0.
+          values: [batch:6, length:4, hidden:10]
+          fix: name one dim.
+        """,
+    ),
     "the place over a dim that is not there": (
         mx.ShapeError,
         lambda: mx.argmax(x, over="vocab"),

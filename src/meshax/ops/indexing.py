@@ -62,29 +62,23 @@ def gather(x: Tensor, indices: Tensor, dim: DimLike) -> Tensor:
     new = without(indices.dims, x.dims)
     result = (*x.dims[:position], *new, *x.dims[position + 1 :])
     setting = current()
-    split = canonical(setting, x.dims, None)[position]
-    if setting is None or not split:
-        if setting is not None:
-            setting.placement(result, operands=[x.dims, indices.dims])
+    if setting is None:
         return Tensor(compute(lambda a, i: _look_up(a, i, x.dims, indices.dims, dim, result), [x, indices]), result)
-    whole = tuple(
-        d
-        for d, axes in zip(indices.dims, canonical(setting, indices.dims, None), strict=True)
-        if set(axes) & set(split)
+    split = canonical(setting, x.dims, None)[position]
+    rules = zip(indices.dims, canonical(setting, indices.dims, None), strict=True)
+    whole = tuple(d for d, axes in rules if set(axes) & set(split))
+    setting.placement(without(result, whole), operands=[x.dims, indices.dims])
+    index = unsplit(indices, whole, varying_together([x, indices], setting))
+    # padding must find nothing: what flows back into it would be added to a real element
+    index = fill_padding(
+        index, setting, indices.dims, _placement_without(indices.dims, whole, setting), indices.dims, -1
     )
-    placement = _placement_without(result, whole, setting)
-    index = unsplit(indices, whole, vary=frozenset(split))
-    offset = places(setting, dim, split)[0]
-    block = block_size(dim.size, setting.mesh.count(split))
-    index_tensor = Tensor(index, indices.dims, placement=_placement_without(indices.dims, whole, setting))
-
-    def look_up(array: Array) -> Array:
-        here = index_tensor._array - offset
-        inside = (here >= 0) & (here < block) & (index_tensor._array < dim.size)
-        return _look_up(array, jnp.where(inside, here, -1), x.dims, indices.dims, dim, result)
-
-    array = compute(look_up, [x])
-    return placed(array, setting, result, None, placement, pending=frozenset(split))
+    if split:
+        block = block_size(dim.size, setting.mesh.count(split))
+        here = index - places(setting, dim, split)[0]
+        index = jnp.where((here >= 0) & (here < block) & (index < dim.size), here, -1)
+    array = compute(lambda a: _look_up(a, index, x.dims, indices.dims, dim, result), [x])
+    return placed(array, setting, result, None, _placement_without(result, whole, setting), frozenset(split))
 
 
 def scatter_add(x: Tensor, indices: Tensor, updates: Tensor, dim: DimLike) -> Tensor:

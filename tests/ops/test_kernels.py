@@ -1,0 +1,250 @@
+"""Functions of local arrays, and printing from inside a program."""
+
+from textwrap import dedent
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas
+from jax.experimental.pallas import tpu
+
+import meshax as mx
+from samples import counting
+
+batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
+mesh = mx.Mesh("rows:2 cols:4")
+
+x, wave = counting(batch, length), mx.sin(counting(batch, hidden))
+
+
+def under(layout, fn, *args):
+    return fn(*args) if layout is None else mx.spmd(fn, mesh, layout)(*args)
+
+
+def gated(a, b):
+    """A Pallas kernel as its author writes it, who knows nothing of meshes."""
+
+    def kernel(a_ref, b_ref, out_ref):
+        out_ref[...] = jnp.tanh(a_ref[...]) * b_ref[...]
+
+    return pallas.pallas_call(
+        kernel, out_shape=jax.ShapeDtypeStruct(a.shape, a.dtype), interpret=tpu.InterpretParams()
+    )(a, b)
+
+
+@pytest.mark.parametrize("layout", [None, "", "batch:rows", "batch:cols hidden:rows", "hidden:rows+cols"])
+def test_a_pallas_kernel(layout):
+    def call(a, b):
+        return mx.local(gated, a, b, out="batch hidden", splittable="batch hidden")
+
+    made = under(layout, call, wave, counting(batch, hidden))
+
+    assert made.dims == (batch, hidden)
+    np.testing.assert_allclose(made.numpy(), np.tanh(wave.numpy()) * counting(batch, hidden).numpy(), rtol=1e-6)
+
+
+def test_a_kernel_leaves_the_types_of_others_alone():
+    plain = jax.ShapeDtypeStruct
+    mx.spmd(lambda x: mx.local(jnp.tanh, x, out=x.dims, splittable=batch), mesh, "batch:rows")(x)
+    assert jax.ShapeDtypeStruct is plain
+
+    with pytest.raises(ZeroDivisionError):
+        mx.spmd(lambda x: mx.local(lambda a: 1 / 0, x, out=x.dims), mesh, "")(x)
+    assert jax.ShapeDtypeStruct is plain
+
+
+def spectrum(x):
+    return mx.local(lambda a: jnp.abs(jnp.fft.fft(a, axis=1)), x, out="batch hidden", splittable=batch)
+
+
+FFT_LAYOUTS = ["", "batch:rows", "batch:cols", "batch:cols+rows length:rows"]
+
+
+@pytest.mark.parametrize("layout", [None, *FFT_LAYOUTS])
+def test_an_fft_along_a_whole_dim(layout):
+    made = under(layout, spectrum, wave)
+
+    np.testing.assert_allclose(made.numpy(), np.abs(np.fft.fft(wave.numpy(), axis=1)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", [None, *FFT_LAYOUTS])
+def test_the_gradient_of_an_fft(layout):
+    weights = counting(hidden, batch)
+    wanted = jax.grad(lambda a: jnp.sum(jnp.abs(jnp.fft.fft(a, axis=1)) * weights.numpy().T))(wave.numpy())
+
+    gradient = under(layout, mx.grad(lambda x: mx.sum(spectrum(x) * weights)), wave)
+
+    np.testing.assert_allclose(gradient.numpy(), wanted, rtol=2e-5, atol=2e-4)
+
+
+def test_an_fft_along_a_split_dim_by_another_name():
+    def gathered(x):
+        whole = x.rename(hidden="whole_hidden")
+        made = mx.local(lambda a: jnp.fft.fft(a, axis=1).real, whole, out=whole.dims, splittable=batch)
+        return made.rename(whole_hidden="hidden")
+
+    made = under("hidden:cols batch:rows", gathered, wave)
+
+    assert made.dims == (batch, hidden)
+    np.testing.assert_allclose(made.numpy(), np.fft.fft(wave.numpy(), axis=1).real, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["batch:cols", "batch:rows+cols"])
+def test_padding_is_zero_before_and_after(layout):
+    seen = []
+
+    def reciprocal(x):
+        def fn(a):
+            seen.append(a.shape)
+            return jnp.cos(a)  # one where the padding is zero
+
+        return mx.sum(mx.local(fn, x * 0 + 1, out=batch, splittable=batch)), mx.local(fn, x, out=batch, splittable="batch")
+
+    total, _ = under(layout, reciprocal, counting(batch))
+
+    np.testing.assert_allclose(float(total), 6 * np.cos(1), rtol=1e-6)
+    assert set(seen) == {(2,)} if layout == "batch:cols" else {(1,)}
+
+
+def test_a_pending_sum_is_reduced_first():
+    def fn(x):
+        return mx.local(jnp.square, mx.sum(x, batch), out=length)
+
+    np.testing.assert_array_equal(under("batch:rows", fn, x).numpy(), x.numpy().sum(0) ** 2)
+
+
+def test_new_dims_and_another_order_of_dims():
+    made = mx.local(lambda a: jnp.stack([a.T, -a.T], 1), x, out=("length", mx.Dim("sign", 2), batch))
+
+    assert made.dims == (length, mx.Dim("sign", 2), batch)
+    np.testing.assert_array_equal(made.numpy(), np.stack([x.numpy().T, -x.numpy().T], 1))
+
+
+def shown(x):
+    mx.debug_print("x {x} and {total} of {name}", x=x, total=mx.sum(x), name=3)
+    return x * 2
+
+
+VALUES = "x [0. 1. 2. 3. 4. 5. 6. 7. 8. 9.] and 45.0 of 3\n"
+
+
+@pytest.mark.parametrize("layout", ["", "hidden:rows", "hidden:cols", "hidden:rows+cols"])
+def test_whole_values_are_printed_once(layout, capfd):
+    program = mx.spmd(shown, mesh, layout)
+    for _ in range(2):
+        program(counting(hidden)).array.block_until_ready()
+        jax.effects_barrier()
+
+    assert capfd.readouterr().out == 2 * VALUES
+
+
+def test_values_outside_a_program_are_printed_without_padding(capfd):
+    shown(counting(hidden))
+    shown(mx.put(counting(hidden), mesh, "hidden:cols"))
+    jax.effects_barrier()
+
+    assert capfd.readouterr().out == 2 * VALUES
+
+
+@pytest.mark.parametrize("layout", ["", "batch:cols"])
+def test_printing_in_a_loop_and_in_a_gradient(layout, capfd):
+    def total(x):
+        def body(carry, part):
+            mx.debug_print("carry {carry}", carry=carry)
+            return carry + mx.sum(part), None
+
+        return mx.scan(body, mx.zeros(()), x, over=length)[0]
+
+    mx.spmd(mx.grad(total), mesh, layout)(x).array.block_until_ready()
+    jax.effects_barrier()
+
+    lines = capfd.readouterr().out.splitlines()
+    assert lines == ["carry 0.0", "carry 60.0", "carry 126.0", "carry 198.0"]
+
+
+MISTAKES = {
+    "a dim that must not be split": (
+        mx.LayoutError,
+        lambda: under("hidden:cols", spectrum, wave),
+        """
+        the function of mx.local does not work on slices of 'hidden'.
+          values: [batch:6, hidden:10] under Layout("hidden:cols")
+          rule: a dim that is split must be among splittable=.
+          fix: rename it before, to a name without a rule: x.rename(hidden="whole_hidden").
+        """,
+    ),
+    "two dims that must not be split": (
+        mx.LayoutError,
+        lambda: under("batch:rows length:cols", lambda x: mx.local(jnp.tanh, x, out=x.dims), x),
+        """
+        the function of mx.local does not work on slices of 'batch', 'length'.
+          values: [batch:6, length:4] under Layout("batch:rows length:cols")
+          rule: a dim that is split must be among splittable=.
+          fix: rename it before, to a name without a rule: x.rename(batch="whole_batch").
+        """,
+    ),
+    "an array of another shape": (
+        mx.ShapeError,
+        lambda: mx.local(lambda a: a[1:], x, out="batch length"),
+        """
+        the function of mx.local returned an array of another shape.
+          values: (5, 4) for [batch:6, length:4], on one processor (6, 4)
+          fix: correct out=, or what the function returns.
+        """,
+    ),
+    "an array of another shape inside a program": (
+        mx.ShapeError,
+        lambda: under("batch:cols", lambda x: mx.local(jnp.transpose, x, out=x.dims, splittable=batch), x),
+        """
+        the function of mx.local returned an array of another shape.
+          values: (4, 2) for [batch:6, length:4], on one processor (2, 4)
+          fix: correct out=, or what the function returns.
+        """,
+    ),
+    "several arrays": (
+        mx.ShapeError,
+        lambda: mx.local(lambda a: (a, a), x, out=x.dims),
+        """
+        the function of mx.local returned an array of another shape.
+          values: tuple for [batch:6, length:4], on one processor (6, 4)
+          fix: correct out=, or what the function returns.
+        """,
+    ),
+    "a new dim without a size": (
+        mx.ShapeError,
+        lambda: mx.local(jnp.tanh, x, out="batch lengths"),
+        """
+        mx.local does not know the size of 'lengths'.
+          rule: a new tensor is made of dims, which have sizes.
+          fix: pass dims, for example mx.dims("batch:32 hidden:64").
+        """,
+    ),
+    "an array": (
+        mx.ShapeError,
+        lambda: mx.local(jnp.tanh, x.numpy(), out="batch length"),
+        """
+        mx.local takes tensors, not an array.
+          values: float32[6, 4]
+          rule: an array takes part in an operation through the names of its dims.
+          fix: name them: mx.tensor(array, "batch hidden").
+        """,
+    ),
+    "two sizes of one name": (
+        mx.ShapeError,
+        lambda: mx.local(jnp.add, x, counting(mx.Dim("length", 5)), out=x.dims),
+        """
+        dim 'length' has size 4 in one operand and 5 in another.
+          values: [batch:6, length:4] and [length:5]
+          rule: operands meet by name, and dims of one name have one size.
+          fix: rename the dim of one operand if another dim is meant, or slice it to the same size.
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_messages(error, wrong, text):
+    with pytest.raises(error) as raised:
+        wrong()
+    assert str(raised.value) == dedent(text).strip()

@@ -1,0 +1,301 @@
+"""Slice, pad, concat, stack, flip, shift and windows."""
+
+from textwrap import dedent
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshax as mx
+from samples import counting
+
+batch, length, hidden, window = mx.dims(batch=6, length=4, hidden=10, window=3)
+mesh = mx.Mesh("rows:2 cols:4")
+LAYOUTS = ["", "hidden:cols", "hidden:rows+cols", "batch:cols hidden:rows"]
+
+x, whole = counting(batch, length), counting(batch, hidden)
+
+
+def under(layout, fn, *args):
+    return mx.spmd(fn, mesh, layout)(*args)
+
+
+# What each makes of [batch:6, hidden:10]: the dim keeps its name and its place, and has the new size.
+RESIZED = {
+    "slice": (lambda x: mx.slice(x, hidden, 2, 5), lambda a: a[:, 2:7]),
+    "slice of one": (lambda x: mx.slice(x, "hidden", 9, 1), lambda a: a[:, 9:]),
+    "slice of all": (lambda x: mx.slice(x, hidden, 0, 10), lambda a: a),
+    "slice strided": (lambda x: mx.slice(x, hidden, 1, 4, stride=2), lambda a: a[:, 1:8:2]),
+    "pad": (lambda x: mx.pad(x, hidden, 3, 1), lambda a: np.pad(a, [(0, 0), (3, 1)])),
+    "pad with a value": (
+        lambda x: mx.pad(x, hidden, 0, 7, -np.inf),
+        lambda a: np.pad(a, [(0, 0), (0, 7)], constant_values=-np.inf),
+    ),
+    "pad by nothing": (lambda x: mx.pad(x, hidden, 0, 0), lambda a: a),
+    "concat": (lambda x: mx.concat([x, mx.slice(x, hidden, 4, 3)], hidden), lambda a: np.hstack([a, a[:, 4:7]])),
+    "concat of one": (lambda x: mx.concat([x], "hidden"), lambda a: a),
+    "flip": (lambda x: mx.flip(x, hidden), lambda a: a[:, ::-1]),
+    "shift": (lambda x: mx.shift(x, hidden, 3), lambda a: np.pad(a, [(0, 0), (3, 0)])[:, :10]),
+    "shift back": (lambda x: mx.shift(x, hidden, -3), lambda a: np.pad(a, [(0, 0), (0, 3)])[:, 3:]),
+    "shift by nothing": (lambda x: mx.shift(x, hidden, 0), lambda a: a),
+    "shift out": (lambda x: mx.shift(x, hidden, -10), lambda a: a * 0),
+    "wrap": (lambda x: mx.shift(x, hidden, 3, wrap=True), lambda a: np.roll(a, 3, 1)),
+    "wrap twice around": (lambda x: mx.shift(x, hidden, -23, wrap=True), lambda a: np.roll(a, -23, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+@pytest.mark.parametrize("name", RESIZED)
+def test_a_dim_keeps_its_name_and_gets_the_new_size(name, dtype):
+    op, wanted = RESIZED[name]
+    if name == "pad with a value" and dtype == np.int32:
+        op, wanted = lambda x: mx.pad(x, hidden, 0, 7, -5), lambda a: np.pad(a, [(0, 0), (0, 7)], constant_values=-5)
+    given = whole.astype(dtype)
+
+    for fn in (op, lambda x: mx.transpose(op(mx.transpose(x, "hidden batch")), "batch hidden")):
+        made = fn(given)
+        expected = wanted(given.numpy()).astype(dtype)
+        assert made.dims == (batch, mx.Dim("hidden", expected.shape[1]))
+        np.testing.assert_array_equal(made.numpy(), expected, strict=True)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_resized_dims_under_a_layout(layout):
+    made = under(layout, lambda x: {name: op(x) for name, (op, _) in RESIZED.items()}, whole)
+
+    for name, (op, wanted) in RESIZED.items():
+        assert made[name].dims == op(whole).dims
+        np.testing.assert_array_equal(made[name].numpy(), wanted(whole.numpy()), strict=True, err_msg=name)
+
+
+def test_a_result_is_no_parameter():
+    assert {op(mx.param(whole)).role for name, (op, _) in RESIZED.items() if "nothing" not in name} == {None}
+
+
+@pytest.mark.parametrize("layout", [None, *LAYOUTS])
+@pytest.mark.parametrize(
+    ("before", "after", "stride"), [(0, 0, 1), (1, 1, 1), (2, 0, 1), (0, 2, 2), (1, 0, 3), (2, 2, 4), (5, 9, 1)]
+)
+def test_windows_are_what_their_formula_says(layout, before, after, stride):
+    cut = lambda x: mx.windows(x, hidden, window, before, after, stride)  # noqa: E731
+    made = cut(whole) if layout is None else under(layout, cut, whole)
+    count = (10 + before + after - 3) // stride + 1
+
+    wanted = np.zeros((6, count, 3), np.float32)
+    for i in range(count):
+        for w in range(3):
+            place = i * stride + w - before
+            if 0 <= place < 10:
+                wanted[:, i, w] = whole.numpy()[:, place]
+    assert made.dims == (batch, mx.Dim("hidden", count), window)
+    np.testing.assert_array_equal(made.numpy(), wanted)
+
+
+def test_concat_takes_the_order_of_the_first():
+    turned = mx.transpose(mx.slice(x, length, 0, 1), "length batch")
+
+    assert mx.concat([x, turned], length).dims == (batch, mx.Dim("length", 5))
+    assert mx.concat([turned, x], length).dims == (mx.Dim("length", 5), batch)
+    np.testing.assert_array_equal(
+        mx.concat([turned, x], "length").numpy(), np.concatenate([x.numpy()[:, :1], x.numpy()], 1).T
+    )
+
+
+@pytest.mark.parametrize("layout", [None, "", "batch:rows", "length:rows batch:cols", "copies:rows batch:cols"])
+@pytest.mark.parametrize("dim", ["copies", mx.Dim("copies", 3)], ids=["name", "dim"])
+def test_a_stack_comes_first_and_unstack_takes_it_apart(layout, dim):
+    def there_and_back(x):
+        stacked = mx.stack([x, mx.transpose(x, "length batch") * 2, -x], dim)
+        return stacked, mx.unstack(stacked, "copies")
+
+    stacked, parts = there_and_back(x) if layout is None else under(layout, there_and_back, x)
+
+    assert stacked.dims == (mx.Dim("copies", 3), batch, length)
+    np.testing.assert_array_equal(stacked.numpy(), np.stack([x.numpy(), x.numpy() * 2, -x.numpy()]))
+    assert [part.dims for part in parts] == [(batch, length)] * 3
+    for part, factor in zip(parts, (1, 2, -1)):
+        np.testing.assert_array_equal(part.numpy(), x.numpy() * factor)
+
+
+@pytest.mark.parametrize("layout", [None, *LAYOUTS])
+def test_unstack_along_a_dim_and_stack_back(layout):
+    def there_and_back(x):
+        return mx.stack(mx.unstack(x, "hidden"), hidden)
+
+    made = there_and_back(whole) if layout is None else under(layout, there_and_back, whole)
+
+    assert made.dims == (hidden, batch)
+    np.testing.assert_array_equal(made.numpy(), whole.numpy().T)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int8, jnp.bool_])
+@pytest.mark.parametrize("layout", [None, "hidden:cols"])
+def test_dtypes_are_kept(layout, dtype):
+    def all_of_them(x):
+        x = x.astype(dtype)
+        made = {name: op(x) for name, (op, _) in RESIZED.items() if name != "pad with a value"}
+        return made | {"stack": mx.stack([x, x], "copies"), "windows": mx.windows(x, hidden, window, 1, 1)}
+
+    made = all_of_them(whole) if layout is None else under(layout, all_of_them, whole)
+
+    assert {name: x.dtype for name, x in made.items()} == dict.fromkeys(made, jnp.dtype(dtype))
+
+
+def sliced(start, size, stride=1):
+    return lambda: mx.slice(x, length, start, size, stride)
+
+
+def no_slice(start, size, stride=1):
+    return f"""
+        dim length:4 has no such slice.
+          values: start {start}, size {size}, stride {stride}
+          rule: all elements lie in the dim, and there is at least one.
+          fix: the last element is at start + (size - 1) * stride, and must be less than 4.
+        """
+
+
+def no_window(dim, before, after, stride):
+    return f"""
+        dim length:4 has no window of {dim}.
+          values: before {before}, after {after}, stride {stride}
+          rule: at least one window fits, and steps go forward.
+          fix: choose a smaller window, or larger margins.
+        """
+
+
+MISTAKES = {
+    "a slice that ends too late": (mx.ArgumentError, sliced(1, 4), no_slice(1, 4)),
+    "a slice that strides too far": (mx.ArgumentError, sliced(0, 3, 2), no_slice(0, 3, 2)),
+    "a slice from the end": (mx.ArgumentError, sliced(-1, 1), no_slice(-1, 1)),
+    "a slice of nothing": (mx.ArgumentError, sliced(2, 0), no_slice(2, 0)),
+    "a slice backwards": (mx.ArgumentError, sliced(3, 2, -1), no_slice(3, 2, -1)),
+    "a negative padding": (
+        mx.ArgumentError,
+        lambda: mx.pad(x, length, -1, 2),
+        """
+        dim length:4 cannot be padded by -1 and 2.
+          fix: use mx.slice to cut elements off.
+        """,
+    ),
+    "a window that does not fit": (
+        mx.ArgumentError,
+        lambda: mx.windows(x, length, mx.Dim("wide", 6), before=1),
+        no_window("wide:6", 1, 0, 1),
+    ),
+    "windows that do not move": (
+        mx.ArgumentError,
+        lambda: mx.windows(x, length, window, stride=0),
+        no_window("window:3", 0, 0, 0),
+    ),
+    "a negative margin": (
+        mx.ArgumentError,
+        lambda: mx.windows(x, length, mx.Dim("pair", 2), after=-1),
+        no_window("pair:2", 0, -1, 1),
+    ),
+    "a window without a size": (
+        mx.ShapeError,
+        lambda: mx.windows(x, length, "window"),
+        """
+        mx.windows does not know the size of 'window'.
+          rule: a new tensor is made of dims, which have sizes.
+          fix: pass dims, for example mx.dims("batch:32 hidden:64").
+        """,
+    ),
+    "a concat of nothing": (
+        mx.ShapeError,
+        lambda: mx.concat([], length),
+        """
+        mx.concat needs at least one tensor.
+          fix: pass a list of tensors.
+        """,
+    ),
+    "a concat of two dtypes": (
+        mx.DtypeError,
+        lambda: mx.concat([x, x.astype(jnp.int32)], length),
+        """
+        mx.concat joins tensors of one dtype.
+          values: [batch:6, length:4] float32 and [batch:6, length:4] int32
+          fix: cast some of them: x.astype(y.dtype).
+        """,
+    ),
+    "a concat of other dims": (
+        mx.ShapeError,
+        lambda: mx.concat([x, counting(length), counting(hidden, length)], "length"),
+        """
+        mx.concat joins tensors whose other dims are the same.
+          values: [batch:6, length:4] and [length:4] and [hidden:10, length:4]
+          fix: rename or broadcast them.
+        """,
+    ),
+    "a concat along a dim that one has not": (
+        mx.ShapeError,
+        lambda: mx.concat([x, counting(batch)], length),
+        """
+        there is no dim 'length' here.
+          values: [batch:6]
+          fix: known names: batch.
+        """,
+    ),
+    "a concat of arrays": (
+        mx.ShapeError,
+        lambda: mx.concat([x, x.numpy()], length),
+        """
+        mx.concat takes tensors, not an array.
+          values: float32[6, 4]
+          rule: an array takes part in an operation through the names of its dims.
+          fix: name them: mx.tensor(array, "batch hidden").
+        """,
+    ),
+    "a stack of nothing": (
+        mx.ShapeError,
+        lambda: mx.stack([], "copies"),
+        """
+        mx.stack needs at least one tensor.
+          fix: pass a list of tensors.
+        """,
+    ),
+    "a stack of two dtypes": (
+        mx.DtypeError,
+        lambda: mx.stack([counting(length), counting(length) > 1], "copies"),
+        """
+        mx.stack joins tensors of one dtype.
+          values: [length:4] float32 and [length:4] bool
+          fix: cast some of them: x.astype(y.dtype).
+        """,
+    ),
+    "a stack of other dims": (
+        mx.ShapeError,
+        lambda: mx.stack([x, counting(length)], "copies"),
+        """
+        mx.stack joins tensors of the same dims.
+          values: [batch:6, length:4] and [length:4]
+          fix: rename or broadcast them.
+        """,
+    ),
+    "a stack of another size": (
+        mx.ShapeError,
+        lambda: mx.stack([x, x], mx.Dim("copies", 3)),
+        """
+        2 tensors do not make a dim copies:3.
+          fix: pass the name 'copies' alone.
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["slice", "pad", "flip", "shift", "windows", "unstack"])
+def test_each_takes_a_tensor_and_one_of_its_dims(name):
+    args = {"slice": (0, 1), "pad": (1, 1), "shift": (1,), "windows": (window,)}.get(name, ())
+    op = getattr(mx, name)
+
+    with pytest.raises(mx.ShapeError, match=f"mx.{name} takes tensors, not an array."):
+        op(x.numpy(), length, *args)
+    with pytest.raises(mx.ShapeError, match=r"there is no dim 'lenght' here.(.|\n)*did you mean \"length\"\?"):
+        op(x, "lenght", *args)
+
+
+@pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)
+def test_messages(error, wrong, text):
+    with pytest.raises(error) as raised:
+        wrong()
+    assert str(raised.value) == dedent(text).strip()
