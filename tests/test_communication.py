@@ -272,6 +272,113 @@ def test_what_a_pending_sum_or_a_rename_costs(name):
     assert found == wanted
 
 
+row, col, near, kept, place, places = mx.dims(row=3, col=16, near=4, kept=2, place=5, places=8)
+
+# Along [row:3, col:16/x] over 4 processors: {(kind, elements): times}, and the bytes that each processor sends.
+ALONG_A_SPLIT_DIM = {
+    "shift": (lambda x, i: mx.shift(x, col, 1), {("permute", 3): 1}, 12),
+    "shift back": (lambda x, i: mx.shift(x, col, -1), {("permute", 3): 1}, 12),
+    "shift by a block": (lambda x, i: mx.shift(x, col, 4), {("permute", 12): 1}, 48),
+    "shift by more": (lambda x, i: mx.shift(x, col, 6), {("permute", 6): 2}, 48),
+    "shift out": (lambda x, i: mx.shift(x, col, 16), {}, 0),
+    "windows": (lambda x, i: mx.windows(x, col, near, 1, 2), {("permute", 3): 1, ("permute", 6): 1}, 36),
+    "windows before": (lambda x, i: mx.windows(x, col, near, before=3), {("permute", 9): 1}, 36),
+    "windows apart": (lambda x, i: mx.windows(x, col, near, stride=4), {}, 0),
+    "first half": (lambda x, i: mx.slice(x, col, 0, 8), {("permute", 6): 2}, 48),
+    "second half": (lambda x, i: mx.slice(x, col, 8, 8), {("permute", 6): 2}, 48),
+    "middle half": (lambda x, i: mx.slice(x, col, 4, 8), {("permute", 6): 1}, 24),
+    "every other": (lambda x, i: mx.slice(x, col, 0, 8, stride=2), {}, 0),
+    "pad": (lambda x, i: mx.pad(x, col, 2, 2), {("permute", 3): 1}, 12),
+    "flip": (lambda x, i: mx.flip(x, col), {("permute", 12): 1}, 48),
+    "concat": (lambda x, i: mx.concat([x, x * 2], col), {("permute", 12): 4}, 192),
+    "stack": (lambda x, i: mx.stack([x, x * 2], "pair"), {}, 0),
+    "unstack": (lambda x, i: mx.unstack(x, col), {("all-gather", 12): 1}, 144),
+    "top_k": (lambda x, i: mx.top_k(x, over=col, k=kept), {("all-gather", 6): 2}, 144),
+    "top_k without places": (lambda x, i: mx.top_k(x, over=col, k=kept)[0], {("all-gather", 6): 1}, 72),
+    "sort": (lambda x, i: mx.sort(x, col), {("all-gather", 12): 1}, 144),
+    "argsort": (lambda x, i: mx.argsort(x, col), {("all-gather", 12): 1}, 144),
+    "cumsum": (lambda x, i: mx.cumsum(x, col), {("all-gather", 3): 1}, 36),
+    "gather": (lambda x, i: mx.gather(x, i, col), {("all-reduce", 15): 1}, 90),
+    "scatter_add": (lambda x, i: mx.scatter_add(x, i, mx.ones((place, row)), col), {}, 0),
+    "one_hot": (lambda x, i: mx.one_hot(i, col), {}, 0),
+    "local": (lambda x, i: mx.local(jax.numpy.tanh, x, out=x.dims, splittable=col), {}, 0),
+    "categorical": (lambda x, i: mx.random.categorical(jax.random.key(0), x, col), {("all-reduce", 3): 2}, 36),
+    "permutation": (lambda x, i: mx.random.permutation(jax.random.key(0), col), {}, 0),
+    "gradient of shift": (lambda x, i: mx.grad(lambda x: squares(mx.shift(x, col, 1)))(x), {("permute", 3): 2}, 24),
+    "gradient of gather": (
+        lambda x, i: mx.grad(lambda x: squares(mx.gather(x, i, col)))(x),
+        {("all-reduce", 15): 1},
+        90,
+    ),
+    "gradient of top_k": (
+        lambda x, i: mx.grad(lambda x: squares(mx.top_k(x, over=col, k=kept)[0]))(x),
+        {("all-gather", 6): 1},
+        72,
+    ),
+    "gradient of cumsum": (
+        lambda x, i: mx.grad(lambda x: squares(mx.cumsum(x, col)))(x),
+        {("all-gather", 3): 1, ("reduce-scatter", 12): 1},
+        72,
+    ),
+}
+
+
+def squares(x):
+    return mx.sum(x * x)
+
+
+def struct(*dims, dtype=np.float32):
+    return mx.tensor(jax.ShapeDtypeStruct([dim.size for dim in dims], dtype), dims)
+
+
+@pytest.mark.parametrize("name", ALONG_A_SPLIT_DIM)
+def test_what_an_operation_along_a_split_dim_sends(name):
+    fn, wanted, sent = ALONG_A_SPLIT_DIM[name]
+    program = mx.spmd(fn, mx.Mesh("x:4", abstract=True), "col:x")
+    args = struct(row, col), struct(place, dtype=np.int32)
+
+    assert without_axes(traced(program, *args)) == wanted
+    assert program.explain(*args).wire_bytes == sent
+
+
+def test_a_slice_sends_no_more_than_it_keeps():
+    for start in range(9):
+        program = mx.spmd(lambda x: mx.slice(x, col, start, 8), mx.Mesh("x:4", abstract=True), "col:x")  # noqa: B023
+        counts = traced(program, struct(row, col))
+        assert {kind for kind, _, _ in counts} <= {"permute"}
+        assert sum(elements * times for (_, _, elements), times in counts.items()) <= 8 * row.size
+
+
+OVER_ONE_AXIS = {
+    "gather": (
+        lambda x, i, u: mx.gather(x, i, col),
+        {("all-gather", 2): 1, ("reduce-scatter", 24): 1},  # the indices, and the sum of the result
+    ),
+    "scatter_add": (
+        lambda x, i, u: mx.scatter_add(x, i, u, col),
+        {("all-gather", 2): 1, ("all-gather", 6): 1},  # the indices and the updates
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OVER_ONE_AXIS)
+def test_indices_split_over_the_axis_of_the_dim_they_index(name):
+    fn, wanted = OVER_ONE_AXIS[name]
+    program = mx.spmd(fn, mx.Mesh("x:4", abstract=True), "col:x places:x")
+    args = struct(row, col), struct(places, dtype=np.int32), struct(places, row)
+
+    assert without_axes(traced(program, *args)) == wanted
+
+
+def test_indices_of_a_whole_dim_may_be_split():
+    program = mx.spmd(lambda x, i: mx.gather(x, i, col), mx.Mesh("x:4", abstract=True), "places:x")
+    assert not traced(program, struct(row, col), struct(places, dtype=np.int32))
+
+    program = mx.spmd(lambda *args: mx.scatter_add(*args, col), mx.Mesh("x:4", abstract=True), "places:x")
+    args = struct(row, col), struct(places, dtype=np.int32), struct(places, row)
+    assert without_axes(traced(program, *args)) == {("all-reduce", 48): 1}
+
+
 def test_the_trace_is_the_same_for_8_and_for_4096_processors():
     batch, d_model, d_ff = mx.dims(batch=4096, d_model=512, d_ff=8192)
 

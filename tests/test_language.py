@@ -76,7 +76,7 @@ def test_every_module_is_on_the_map(path):
     ("source", "part"),
     [
         ('raise ShapeError("one thing.")', "one thing."),
-        ('raise ShapeError(f"dim {x!r} has {f(\', \')} parts here.")', " parts here."),
+        ("raise ShapeError(f\"dim {x!r} has {f(', ')} parts here.\")", " parts here."),
         ('raise LayoutError("the layout." + "".join(f"\\n {p}" for p in problems))', "the layout."),
         ('_check_outside("not inside.", "do this.")', "not inside."),
         ('first.check_same(out, f"the {op} does not come out.", rule="a rule.")', " does not come out."),
@@ -84,3 +84,15 @@ def test_every_module_is_on_the_map(path):
 )
 def test_messages_are_found(source, part):
     assert [found for _, found in messages(source)] == [part]
+
+
+def test_the_worked_example_of_an_op_fits_the_code():
+    """What the diffs of CONTRIBUTING.md replace is there."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    diffs = re.findall(r"^```diff\n--- a/(\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(diffs) == 4
+    for name, diff in diffs:
+        source = (ROOT / name).read_text(encoding="utf-8").splitlines()
+        replaced = [line[1:] for line in diff.splitlines() if line.startswith("-")]
+        assert replaced
+        assert not [line for line in replaced if line not in source]

@@ -90,21 +90,25 @@ def test_an_fft_along_a_split_dim_by_another_name():
     np.testing.assert_allclose(made.numpy(), np.fft.fft(wave.numpy(), axis=1).real, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["batch:cols", "batch:rows+cols"])
-def test_padding_is_zero_before_and_after(layout):
-    seen = []
+@pytest.mark.parametrize(("layout", "block"), [("batch:cols", 2), ("batch:rows+cols", 1)])
+def test_padding_holds_zeros_before_and_after(layout, block):
+    sums = []
 
-    def reciprocal(x):
-        def fn(a):
-            seen.append(a.shape)
-            return jnp.cos(a)  # one where the padding is zero
+    def fn(a):
+        assert a.shape == (block,)
+        jax.debug.callback(lambda a: sums.append(float(np.sum(a))), a)
+        return jnp.cos(a)  # one, where the padding is zero
 
-        return mx.sum(mx.local(fn, x * 0 + 1, out=batch, splittable=batch)), mx.local(fn, x, out=batch, splittable="batch")
+    def total(x):
+        return mx.sum(mx.local(fn, mx.exp(x), out=batch, splittable=batch))
 
-    total, _ = under(layout, reciprocal, counting(batch))
+    given = counting(batch) / 4
+    made = float(under(layout, total, given))
+    jax.effects_barrier()
 
-    np.testing.assert_allclose(float(total), 6 * np.cos(1), rtol=1e-6)
-    assert set(seen) == {(2,)} if layout == "batch:cols" else {(1,)}
+    np.testing.assert_allclose(made, np.cos(np.exp(given.numpy())).sum(), rtol=1e-5)
+    seen = sum(sums) / (8 // (4 if layout == "batch:cols" else 8))  # each block is on one or two processors
+    np.testing.assert_allclose(seen, np.exp(given.numpy()).sum(), rtol=1e-5)
 
 
 def test_a_pending_sum_is_reduced_first():
@@ -148,7 +152,7 @@ def test_values_outside_a_program_are_printed_without_padding(capfd):
 
 
 @pytest.mark.parametrize("layout", ["", "batch:cols"])
-def test_printing_in_a_loop_and_in_a_gradient(layout, capfd):
+def test_a_loop_prints_in_each_iteration(layout, capfd):
     def total(x):
         def body(carry, part):
             mx.debug_print("carry {carry}", carry=carry)
@@ -156,11 +160,19 @@ def test_printing_in_a_loop_and_in_a_gradient(layout, capfd):
 
         return mx.scan(body, mx.zeros(()), x, over=length)[0]
 
-    mx.spmd(mx.grad(total), mesh, layout)(x).array.block_until_ready()
+    mx.spmd(total, mesh, layout)(x).array.block_until_ready()
     jax.effects_barrier()
 
-    lines = capfd.readouterr().out.splitlines()
-    assert lines == ["carry 0.0", "carry 60.0", "carry 126.0", "carry 198.0"]
+    assert capfd.readouterr().out.split("\n") == ["carry 0.0", "carry 60.0", "carry 126.0", "carry 198.0", ""]
+
+
+@pytest.mark.parametrize("layout", ["", "hidden:cols"])
+def test_a_gradient_prints_once_and_is_the_same(layout, capfd):
+    gradient = mx.spmd(mx.grad(lambda x: mx.sum(shown(x) * x)), mesh, layout)(counting(hidden))
+    jax.effects_barrier()
+
+    assert capfd.readouterr().out == VALUES
+    np.testing.assert_array_equal(gradient.numpy(), 4 * np.arange(10))
 
 
 MISTAKES = {
