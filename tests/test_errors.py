@@ -1,5 +1,6 @@
 """How a message is built: what failed, on which values, which rule, what to do."""
 
+import jax
 import pytest
 
 import meshax as mx
@@ -37,3 +38,14 @@ def test_every_error_is_a_value_error(error):
 )
 def test_did_you_mean(known, sentence):
     assert did_you_mean("bacth", known) == sentence
+
+
+def test_an_error_inside_a_program_points_at_the_users_line():
+    batch, length = mx.dims(batch=4, length=6)
+
+    def wrong(x):
+        return jax.jit(lambda x: mx.sum(x, over="lenght"))(x)  # the user's line
+
+    with pytest.raises(mx.ShapeError) as error:
+        mx.spmd(mx.grad(lambda x: mx.sum(wrong(x))), mx.Mesh("x:2"), "batch:x")(mx.ones((batch, length)))
+    assert [note for note in error.value.__notes__ if "test_errors.py" in note and "# the user's line" in note]

@@ -14,7 +14,9 @@ W = mx.tensor(np.cos(np.arange(20)).reshape(5, 4), (d_model, heads))
 
 
 def test_a_function_of_our_operations_passes():
-    checked = layout_invariance(lambda x, w: {"probs": mx.softmax(mx.einsum(x, w, over=d_model), heads)}, X, W, layouts=6)
+    checked = layout_invariance(
+        lambda x, w: {"probs": mx.softmax(mx.einsum(x, w, over=d_model), heads)}, X, W, layouts=6
+    )
     assert checked >= 6
 
 

@@ -1,7 +1,8 @@
 """The exceptions, and how a message is built.
 
 Every error a user can cause is a `MeshaxError` whose text has four parts, in this order: what failed; on which
-values, in our notation (`[batch:32/rows, length:128]`); which rule it broke; what to do about it.
+values, in our notation (`[batch:32/rows, length:128]`); which rule it broke; what to do about it. A note names
+the user's own line.
 """
 
 import difflib
@@ -10,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_NOT_THE_USERS = ("meshax", "jax", "equinox", "contextlib", "functools")
 
 
 class MeshaxError(ValueError):
@@ -25,7 +26,7 @@ class MeshaxError(ValueError):
     def _point_at_user(self) -> None:
         """Notes the user's own line: between it and the error may lie dozens of frames of tracing."""
         frame = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
             frame = frame.f_back  # type: ignore[assignment]
         if frame is not None:
             file, line = frame.f_code.co_filename, frame.f_lineno

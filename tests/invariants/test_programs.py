@@ -14,7 +14,7 @@ from meshax.layout import Setting
 from meshax.testing import forward_and_gradient, place_with_garbage
 
 SEED = int(os.environ.get("MESHAX_SEED", "0"))
-PROGRAMS = 2000 if WHOLE else 40
+PROGRAMS = 2000 if WHOLE else 25
 MESHES = ("x:8", "x:2 y:4", "x:4 y:2", "x:2 y:2 z:2")
 SIZES = {"i": 6, "j": 5, "k": 4, "l": 3}
 RENAMED = {"i": "u", "j": "v", "k": "w", "l": "m"}  # other names of the same sizes, with rules of their own

@@ -205,6 +205,15 @@ MISTAKES = {
           fix: pass dims, for example mx.dims("batch:32 hidden:64").
         """,
     ),
+    "one-hot along two dims": (
+        mx.ShapeError,
+        lambda: mx.one_hot(ids, mx.dims("first:2 second:2")),
+        """
+        mx.one_hot takes one dim, not 2.
+          values: [first:2, second:2]
+          fix: pass one dim.
+        """,
+    ),
     "places that are an array": (
         mx.ShapeError,
         lambda: mx.gather(table, PLACES, vocab),

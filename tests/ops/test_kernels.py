@@ -232,6 +232,14 @@ MISTAKES = {
           fix: pass dims, for example mx.dims("batch:32 hidden:64").
         """,
     ),
+    "no tensors": (
+        mx.ShapeError,
+        lambda: mx.local(lambda: jnp.ones(6), out=batch),
+        """
+        mx.local needs at least one tensor.
+          fix: pass the tensors whose slices the function takes.
+        """,
+    ),
     "an array": (
         mx.ShapeError,
         lambda: mx.local(jnp.tanh, x.numpy(), out="batch length"),

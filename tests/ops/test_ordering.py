@@ -108,6 +108,13 @@ def test_cumulative_sums(layout, dtype):
 
 
 @pytest.mark.parametrize("layout", [None, "hidden:cols", "hidden:rows+cols"])
+def test_truth_values_are_counted(layout):
+    sums = under(layout, lambda x: mx.cumsum(x > 3, hidden), counting(hidden))
+
+    np.testing.assert_array_equal(sums.numpy(), np.int32([0, 0, 0, 0, 1, 2, 3, 4, 5, 6]), strict=True)
+
+
+@pytest.mark.parametrize("layout", [None, "hidden:cols", "hidden:rows+cols"])
 def test_an_infinite_element_is_left_out_of_its_own_exclusive_sum(layout):
     given = mx.tensor(np.float32([1, 2, 3, 4, np.inf, 5, 6, 7, 8, 9]), hidden)
 
@@ -146,6 +153,25 @@ MISTAKES = {
         mx.top_k does not know the size of 'k'.
           rule: a new tensor is made of dims, which have sizes.
           fix: pass dims, for example mx.dims("batch:32 hidden:64").
+        """,
+    ),
+    "a k of two dims": (
+        mx.ShapeError,
+        lambda: mx.top_k(x, over=length, k=mx.dims("first:2 second:2")),
+        """
+        mx.top_k takes one dim, not 2.
+          values: [first:2, second:2]
+          fix: pass one dim.
+        """,
+    ),
+    "a k whose name is taken": (
+        mx.DimError,
+        lambda: mx.top_k(x, over=length, k=mx.Dim("batch", 2)),
+        """
+        one shape has two dims of the name 'batch'.
+          values: [batch:3, batch:2]
+          rule: the dims of a tensor have different names.
+          fix: name it once; if another dim is meant, rename that first: x.rename(length="memory_length").
         """,
     ),
     "a k that is a number": (

@@ -169,6 +169,15 @@ MISTAKES = {
           fix: name them: mx.tensor(array, "batch hidden").
         """,
     ),
+    "a permutation of two dims": (
+        mx.ShapeError,
+        lambda: mx.random.permutation(KEY, mx.dims("first:2 second:2")),
+        """
+        mx.random.permutation takes one dim, not 2.
+          values: [first:2, second:2]
+          fix: pass one dim.
+        """,
+    ),
     "a permutation of a name": (
         mx.ShapeError,
         lambda: mx.random.permutation(KEY, "batch"),

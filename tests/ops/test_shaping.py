@@ -201,6 +201,25 @@ MISTAKES = {
           fix: pass dims, for example mx.dims("batch:32 hidden:64").
         """,
     ),
+    "two dims of windows": (
+        mx.ShapeError,
+        lambda: mx.windows(x, length, mx.dims("first:2 second:2")),
+        """
+        mx.windows takes one dim, not 2.
+          values: [first:2, second:2]
+          fix: pass one dim.
+        """,
+    ),
+    "windows of a name that is taken": (
+        mx.DimError,
+        lambda: mx.windows(x, length, mx.Dim("length", 2)),
+        """
+        one shape has two dims of the name 'length'.
+          values: [batch:6, length:3, length:2]
+          rule: the dims of a tensor have different names.
+          fix: name it once; if another dim is meant, rename that first: x.rename(length="memory_length").
+        """,
+    ),
     "a concat of nothing": (
         mx.ShapeError,
         lambda: mx.concat([], length),
@@ -270,6 +289,16 @@ MISTAKES = {
         mx.stack joins tensors of the same dims.
           values: [batch:6, length:4] and [length:4]
           fix: rename or broadcast them.
+        """,
+    ),
+    "a stack along a dim that is there": (
+        mx.DimError,
+        lambda: mx.stack([x, x], "batch"),
+        """
+        one shape has two dims of the name 'batch'.
+          values: [batch:2, batch:6, length:4]
+          rule: the dims of a tensor have different names.
+          fix: name it once; if another dim is meant, rename that first: x.rename(length="memory_length").
         """,
     ),
     "a stack of another size": (

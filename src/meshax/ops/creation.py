@@ -27,6 +27,14 @@ def sized_dims(dims: DimsLike, op: str) -> Dims:
     return unique([dim for dim in listed if isinstance(dim, Dim)])
 
 
+def one_sized_dim(dim: DimsLike, op: str) -> Dim:
+    """Returns the one dim that an operation takes, with its size."""
+    shape = sized_dims(dim, op)
+    if len(shape) != 1:
+        raise ShapeError(f"mx.{op} takes one dim, not {len(shape)}.", values=show(shape), fix="pass one dim.")
+    return shape[0]
+
+
 def full(dims: DimsLike, value: Any, dtype: Any = None) -> Tensor:
     """Returns a tensor filled with a number.
 
@@ -64,12 +72,7 @@ def arange(dim: Dim) -> Tensor:
 
     Communication: none.
     """
-    shape = sized_dims(dim, "arange")
-    if len(shape) != 1:
-        raise ShapeError(
-            "mx.arange counts along one dim.", values=show(shape), fix="count along each, and add them up."
-        )
-    (dim,) = shape
+    dim = one_sized_dim(dim, "arange")
     setting = current()
     if setting is None:
         return Tensor(jnp.arange(dim.size, dtype=jnp.int32), (dim,))

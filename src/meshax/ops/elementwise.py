@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import compat
 from ..dims import union
 from ..layout import canonical, current
 from ..tensor import Tensor, check_same_everywhere, check_tensor
@@ -131,17 +132,28 @@ def astype(x: Tensor, dtype: Any) -> Tensor:
 def stop_gradient(x: Tensor) -> Tensor:
     """Returns the same value, through which no gradient flows.
 
-    Communication: none.
+    Communication: none; a pending sum is reduced first.
     """
     return apply(jax.lax.stop_gradient, (x,), "stop_gradient")
 
 
-negative = lift(operator.neg, name="negative")
+def negative(x: Tensor) -> Tensor:
+    """Negates.
+
+    Communication: none; a pending sum stays pending.
+    """
+    return apply(operator.neg, (x,), "negative", pending="scale")
+
+
+def _gelu(x: Any, approximate: bool = True) -> Any:
+    return jax.nn.gelu(x) if approximate else 0.5 * x * (1 + compat.erf(x * 0.5**0.5))
+
+
 exp, log, log1p, expm1 = lift(jnp.exp), lift(jnp.log), lift(jnp.log1p), lift(jnp.expm1)
 sqrt, rsqrt, square = lift(jnp.sqrt), lift(jax.lax.rsqrt), lift(jnp.square)
 sin, cos, tanh = lift(jnp.sin), lift(jnp.cos), lift(jnp.tanh)
-sigmoid, softplus, erf = lift(jax.nn.sigmoid), lift(jax.nn.softplus), lift(jax.lax.erf)
-relu, gelu, silu = lift(jax.nn.relu), lift(jax.nn.gelu), lift(jax.nn.silu)
+sigmoid, softplus, erf = lift(jax.nn.sigmoid), lift(jax.nn.softplus), lift(compat.erf, name="erf")
+relu, gelu, silu = lift(jax.nn.relu), lift(_gelu, name="gelu"), lift(jax.nn.silu)
 abs, sign, floor, ceil, round = (lift(f) for f in (jnp.abs, jnp.sign, jnp.floor, jnp.ceil, jnp.round))
 maximum, minimum = lift(jnp.maximum), lift(jnp.minimum)
 logical_and, logical_or, logical_not = lift(jnp.logical_and), lift(jnp.logical_or), lift(jnp.logical_not)
@@ -167,7 +179,7 @@ def _attach_operators() -> None:
         setattr(Tensor, f"__r{name}__", _swapped(_binary(fn, called, reversed_pending)))
     for name in _COMPARISONS:
         setattr(Tensor, f"__{name}__", _binary(getattr(operator, name), f"operator {_SYMBOLS[name]}"))
-    Tensor.__neg__ = lambda self: apply(operator.neg, (self,), "neg", "scale")  # type: ignore
+    Tensor.__neg__ = negative  # type: ignore
     Tensor.__abs__ = lambda self: apply(operator.abs, (self,), "abs")  # type: ignore
     Tensor.__invert__ = lambda self: apply(operator.invert, (self,), "invert")  # type: ignore
     Tensor.astype = astype  # type: ignore

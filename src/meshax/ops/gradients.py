@@ -47,7 +47,7 @@ def value_and_grad(
         over: the dim that is cut.
 
     Communication: the gradient of each parameter is reduced once, also with microbatches; the value, if it is a
-    pending sum, once.
+    pending sum, once for each of them.
     """
     numbers = (argnums,) if isinstance(argnums, int) else tuple(map(operator.index, argnums))
     if (microbatches is None) != (over is None):
@@ -162,7 +162,9 @@ def _axes_of(args: list[Any]) -> frozenset[str]:
 
 def _replicated(value: Any) -> Array:
     """Returns a scalar that is the same on all processors."""
-    if value is None or isinstance(value, tuple | list | dict):
+    if value is None:
+        raise ShapeError("a function to differentiate returns one number, not nothing.", fix="return the loss.")
+    if isinstance(value, tuple | list | dict):
         raise ShapeError(
             f"a function to differentiate returns one number, not a {type(value).__name__}.",
             fix="pass has_aux=True, and return (loss, everything else).",

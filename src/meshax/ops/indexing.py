@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 
 from ..compat import varying_axes
-from ..dims import Dim, DimLike, Dims, find, show, union, without
+from ..dims import Dim, DimLike, Dims, find, show, union, unique, without
 from ..errors import DtypeError, ShapeError
 from ..layout import Placement, Setting, block_size, canonical, current
 from ..tensor import Tensor, check_tensor
 from ..transfer import fill_padding
 from ..transfer import indices as places
-from .creation import arange, sized_dims
+from .creation import arange, one_sized_dim
 from .elementwise import astype
 from .operands import compute, varying_together
 from .resharding import placed, unsplit
@@ -33,7 +33,8 @@ def one_hot(indices: Tensor, dim: Dim, dtype: Any = jnp.float32) -> Tensor:
     Communication: none.
     """
     _check_integer(indices, "one_hot")
-    (dim,) = sized_dims(dim, "one_hot")
+    dim = one_sized_dim(dim, "one_hot")
+    unique((*indices.dims, dim))
     return astype(indices == arange(dim), dtype)
 
 
@@ -57,7 +58,10 @@ def gather(x: Tensor, indices: Tensor, dim: DimLike) -> Tensor:
             values=f"{show(x.dims)} and {show(indices.dims)}",
             fix="rename that dim of the indices.",
         )
+    if x.dtype == jnp.bool_:  # which have no sum
+        return gather(x.astype(jnp.int32), indices, dim).astype(jnp.bool_)
     union(x.dims, indices.dims)
+    indices = indices.astype(jnp.int32)
     position = x.dims.index(dim)
     new = without(indices.dims, x.dims)
     result = (*x.dims[:position], *new, *x.dims[position + 1 :])
@@ -90,15 +94,20 @@ def scatter_add(x: Tensor, indices: Tensor, updates: Tensor, dim: DimLike) -> Te
         updates: has the indices' dims, and those of x but the dim; a missing one is broadcast.
         dim: the dim.
 
-    Communication: none, if the indices' own dims are not split; otherwise a pending sum of the result. If their axes
-    split the dim too, indices and updates are gathered first.
+    Communication: none, if the indices' own dims are not split; otherwise an all-reduce of the result, or a gather of
+    indices and updates, if an axis of theirs splits x too.
     """
     dim = find(check_tensor(x, "mx.scatter_add").dims, dim)
     _check_integer(indices, "scatter_add")
     check_tensor(updates, "mx.scatter_add")
+    indices = indices.astype(jnp.int32)
     own = without(indices.dims, x.dims)
     wanted = union(own, without(x.dims, (dim,)))
-    if dim in indices.dims or not set(updates.dims) <= set(wanted) or not set(own) <= set(updates.dims):
+    if (
+        dim.name in [d.name for d in indices.dims]
+        or not set(updates.dims) <= set(wanted)
+        or not set(own) <= set(updates.dims)
+    ):
         raise ShapeError(
             "updates do not fit what they are added to.",
             values=f"{show(x.dims)}, indices {show(indices.dims)} and updates {show(updates.dims)}",

@@ -11,7 +11,7 @@ from ..compat import typed_outputs
 from ..dims import Dim, Dims, DimsLike, as_list, find, show, sizes, union
 from ..errors import LayoutError, ShapeError
 from ..layout import canonical, current
-from ..tensor import Tensor, check_tensor
+from ..tensor import Tensor, check_tensor, settle
 from ..transfer import crop, fill_padding
 from .creation import sized_dims
 from .operands import compute, describe
@@ -33,6 +33,8 @@ def local(fn: Callable[..., Array], *xs: Tensor, out: DimsLike, splittable: Dims
 
     Communication: none; a pending sum is reduced first.
     """
+    if not xs:
+        raise ShapeError("mx.local needs at least one tensor.", fix="pass the tensors whose slices the function takes.")
     for x in xs:
         check_tensor(x, "mx.local")
     every = union(*(x.dims for x in xs))
@@ -52,6 +54,15 @@ def local(fn: Callable[..., Array], *xs: Tensor, out: DimsLike, splittable: Dims
             values=f"{describe(xs)} under {setting.layout}",
             rule="a dim that is split must be among splittable=.",
             fix=f'rename it before, to a name without a rule: x.rename({wrong[0]}="whole_{wrong[0]}").',
+        )
+
+    lost = [d.name for d, _ in split if d not in result]
+    if lost:
+        raise LayoutError(
+            f"the result of mx.local has lost the dim {', '.join(map(repr, lost))}, which is split.",
+            values=f"{describe(xs)} to {show(result)} under {setting.layout}",
+            rule="each processor's result must be a slice of the whole result.",
+            fix="leave reductions over a split dim to mx.sum and its like, or rename the dim before.",
         )
 
     def masked(array: Array, dims: Dims) -> Array:
@@ -83,11 +94,14 @@ def debug_print(fmt: str, **tensors: Any) -> None:
     Communication: the tensors are gathered.
     """
     setting = current()
-    arrays = {name: unsplit(x, x.dims) if isinstance(x, Tensor) else x for name, x in tensors.items()}
+    settled = {name: settle(x) if isinstance(x, Tensor) else x for name, x in tensors.items()}
+    arrays = {name: unsplit(x, x.dims) if isinstance(x, Tensor) else x for name, x in settled.items()}
     if setting is None:
         jax.debug.print(fmt, **arrays)
         return
-    everywhere = frozenset(setting.mesh.axes)
-    arrays = {name: collectives.to_copies(jnp.asarray(a), everywhere) for name, a in arrays.items()}
-    here = collectives.processor_index(tuple(setting.mesh.axes))
-    jax.lax.cond(here == 0, lambda a: jax.debug.print(fmt, **a), lambda a: None, arrays)
+
+    def show_once(here: Array, **values: Array) -> None:
+        if here == 0:
+            print(fmt.format(**values))
+
+    jax.debug.callback(show_once, collectives.processor_index(tuple(setting.mesh.axes)), **arrays)

@@ -6,12 +6,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import collectives
-from ..dims import Dim, DimLike, find, without
+from ..dims import Dim, DimLike, find, unique, without
 from ..errors import ArgumentError
 from ..layout import canonical, current
 from ..tensor import Tensor, check_tensor
 from ..transfer import fill_padding, indices
-from .creation import sized_dims
+from .creation import one_sized_dim
 from .operands import compute
 from .reduction import lowest
 from .resharding import placed, unsplit
@@ -29,10 +29,12 @@ def top_k(x: Tensor, over: DimLike, k: Dim) -> tuple[Tensor, Tensor]:
         over: the dim.
         k: the dim that replaces it, of which the size says how many.
 
-    Communication: none, if the dim is not split; otherwise an all-gather of k candidates per processor.
+    Communication: none, if the dim is not split; otherwise an all-gather of k candidates per processor,
+    values and places.
     """
     dim = find(check_tensor(x, "mx.top_k").dims, over)
-    (k,) = sized_dims(k, "top_k")
+    k = one_sized_dim(k, "top_k")
+    unique([k if d == dim else d for d in x.dims])
     if k.size > dim.size:
         raise ArgumentError(f"dim {dim} does not have {k.size} largest elements.", fix="choose a smaller k.")
     setting, position = current(), x.dims.index(dim)
@@ -108,9 +110,12 @@ def cumsum(x: Tensor, dim: DimLike, exclusive: bool = False, reverse: bool = Fal
         exclusive: whether an element's own value is left out.
         reverse: whether to add up from the end.
 
-    Communication: none, if the dim is not split; otherwise an all-gather of one total per processor.
+    Communication: none, if the dim is not split; otherwise an all-gather of one total per processor, and in the
+    backward pass a reduce-scatter of as much.
     """
     dim = find(check_tensor(x, "mx.cumsum").dims, dim)
+    if x.dtype == jnp.bool_:
+        x = x.astype(jnp.int32)
     setting, position = current(), x.dims.index(dim)
     placement = canonical(setting, x.dims, None)
     axes = placement[position]

@@ -19,7 +19,7 @@ from ..dims import Dim, DimLike, Dims, DimsLike, sizes
 from ..errors import ArgumentError, DtypeError
 from ..layout import Setting, canonical, current
 from ..tensor import Tensor, check_tensor
-from .creation import sized_dims
+from .creation import one_sized_dim, sized_dims
 from .elementwise import where
 from .reduction import argmax
 from .resharding import placed
@@ -120,7 +120,7 @@ def permutation(key: Array, dim: Dim) -> Tensor:
 
     Communication: none: every processor draws the whole permutation.
     """
-    (dim,) = sized_dims(dim, "random.permutation")
+    dim = one_sized_dim(dim, "random.permutation")
     order = jax.random.permutation(_checked(key), jnp.arange(dim.size, dtype=jnp.int32))
     setting = current()
     return Tensor(order, (dim,)) if setting is None else placed(order, setting, (dim,), None, ((),))

@@ -66,7 +66,7 @@ def placed(
     if placement == target and not pending:
         return Tensor(array, shape, role)
     if _only_unsplits(placement, target) and not pending & {axis for axes in target for axis in axes}:
-        return Tensor(array, shape, role, placement, pending)
+        return Tensor(array, shape, role, None if placement == target else placement, pending)
     return Tensor(move(array, setting, shape, placement, target, pending), shape, role)
 
 

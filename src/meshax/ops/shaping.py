@@ -6,12 +6,12 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from ..dims import Dim, DimLike, Dims, find, show, without
+from ..dims import Dim, DimLike, Dims, find, show, unique, without
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..layout import Axes, Setting, block_size, canonical, current
 from ..tensor import Tensor, check_tensor
 from ..transfer import indices
-from .creation import sized_dims
+from .creation import one_sized_dim
 from .neighbours import window
 from .operands import compute, describe
 from .resharding import placed, transpose, unsplit
@@ -58,6 +58,8 @@ def pad(x: Tensor, dim: DimLike, before: int, after: int, value: Any = 0) -> Ten
         raise ArgumentError(
             f"dim {dim} cannot be padded by {before} and {after}.", fix="use mx.slice to cut elements off."
         )
+    if jnp.issubdtype(x.dtype, jnp.integer) and value != int(value if value == value else 0):
+        raise ArgumentError(f"{value} is not an integer, as the tensor's elements are.", fix="pad with an integer.")
     size = Dim(dim.name, dim.size + before + after)
     return _moved(x, dim, size, before, value)
 
@@ -81,7 +83,8 @@ def flip(x: Tensor, dim: DimLike) -> Tensor:
 def shift(x: Tensor, dim: DimLike, offset: int, wrap: bool = False) -> Tensor:
     """Moves elements along a dim: `y[i] = x[i - offset]`, zeros where nothing comes, or what wraps around.
 
-    Communication: none, if the dim is not split; otherwise a permute of the `offset` elements at each boundary.
+    Communication: none, if the dim is not split; otherwise a permute of the `offset` elements at each boundary, or
+    several if that is more than a block.
     """
     dim = find(check_tensor(x, "mx.shift").dims, dim)
     if not wrap:
@@ -107,7 +110,7 @@ def windows(x: Tensor, dim: DimLike, window: Dim, before: int = 0, after: int = 
     Communication: none, if the dim is not split; otherwise permutes of what the windows reach of their neighbours.
     """
     dim = find(check_tensor(x, "mx.windows").dims, dim)
-    (window,) = sized_dims(window, "windows")
+    window = one_sized_dim(window, "windows")
     reach = dim.size + before + after - window.size
     if reach < 0 or stride < 1 or before < 0 or after < 0:
         raise ArgumentError(
@@ -158,7 +161,7 @@ def concat(xs: Sequence[Tensor], dim: DimLike) -> Tensor:
 def stack(xs: Sequence[Tensor], dim: DimLike) -> Tensor:
     """Joins tensors of the same dims along a new dim, which comes first.
 
-    Communication: none.
+    Communication: none; if the new dim is split, an all-gather in the backward pass.
     """
     xs = _alike(xs, "stack")
     new = Dim(dim, len(xs)) if isinstance(dim, str) else dim
@@ -169,6 +172,7 @@ def stack(xs: Sequence[Tensor], dim: DimLike) -> Tensor:
             "mx.stack joins tensors of the same dims.", values=describe(xs), fix="rename or broadcast them."
         )
     shape, setting = xs[0].dims, current()
+    unique((new, *shape))
     array = compute(lambda *arrays: jnp.stack(arrays), [transpose(x, shape) for x in xs])
     if setting is None:
         return Tensor(array, (new, *shape))
@@ -219,6 +223,7 @@ def _windowed(
         return finish(array, position, block)
 
     shape = tuple(new if d == dim else d for d in x.dims)
+    unique((*shape, *extra))
     array = compute(make, [x])
     if not extra or setting is None:
         return Tensor(array, (*shape, *extra))
