@@ -136,7 +136,7 @@ def cumsum(x: Tensor, dim: DimLike, exclusive: bool = False, reverse: bool = Fal
         rest = jnp.sum(
             jnp.where(before, totals, jnp.zeros((), array.dtype)), axis=position, keepdims=True, dtype=array.dtype
         )
-        return summed + rest
+        return fill_padding(summed + rest, setting, x.dims, placement, (dim,))  # nothing may flow back through it
 
     return Tensor(compute(add_up, [x]), x.dims)
 

@@ -10,7 +10,7 @@ from ..dims import Dim, DimLike, Dims, find, show, unique, without
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..layout import Axes, Setting, block_size, canonical, current
 from ..tensor import Tensor, check_tensor
-from ..transfer import indices
+from ..transfer import fill_padding, indices
 from .creation import one_sized_dim
 from .neighbours import window
 from .operands import compute, describe
@@ -220,7 +220,12 @@ def _windowed(
 
     def make(array: Array) -> Array:
         array = window(array, setting, dim, axes, position, starts, width(block), fill)
-        return finish(array, position, block)
+        array = finish(array, position, block)
+        if setting is None:
+            return array
+        # padding of the result may stem from real elements: nothing may flow back through it
+        now = (*canonical(setting, shape, None), *((),) * len(extra))
+        return fill_padding(array, setting, (*shape, *extra), now, (new,))
 
     shape = tuple(new if d == dim else d for d in x.dims)
     unique((*shape, *extra))
