@@ -15,13 +15,14 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from .errors import LayoutError
-from .layout import Layout, Setting, canonical, partition_spec
+from .layout import Layout, Setting, canonical, current, partition_spec
 from .mesh import Mesh
 from .ops.creation import zeros
 from .ops.gradients import value_and_grad
 from .ops.reduction import sum as sum_
 from .program import spmd
 from .tensor import Tensor, is_tensor, tensor
+from .transfer import fill_padding
 
 __all__ = ["forward_and_gradient", "layout_invariance", "layouts_of", "place_with_garbage"]
 
@@ -154,6 +155,7 @@ def forward_and_gradient(fn: Callable[..., Any], args: Sequence[Any]) -> Callabl
         out = fn(*jax.tree.unflatten(treedef, [next(numbers) if f else next(rest) for f in floating]))
         total = zeros(())
         for x in filter(_is_floating, jax.tree.leaves(out, is_leaf=is_tensor)):
+            x = _with_poisoned_gradient(x)
             total = total + sum_(x.astype(jnp.float32) * tensor(weights_of([d.size for d in x.dims]), x.dims))
         return total, out
 
@@ -165,6 +167,20 @@ def forward_and_gradient(fn: Callable[..., Any], args: Sequence[Any]) -> Callabl
         return out, grads
 
     return both
+
+
+def _with_poisoned_gradient(x: Tensor) -> Tensor:
+    """Returns the tensor, through whose padding NaN flows back: what follows an op may divide by its padding."""
+    setting = current()
+    if setting is None:
+        return x
+    placement = canonical(setting, x.dims, x.role)
+    same = jax.custom_vjp(lambda array: array)
+    same.defvjp(
+        lambda array: (array, None),
+        lambda _, grad: (fill_padding(grad, setting, x.dims, placement, x.dims, jnp.nan),),
+    )
+    return Tensor(same(x.array), x.dims, x.role)
 
 
 def _assert_same(got: Any, wanted: Any, where: str, tolerance: float | None) -> None:
