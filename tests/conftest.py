@@ -6,6 +6,8 @@ JAX reads its environment once, at the first import, so all of it is set here, b
 import os
 import sys
 
+import pytest
+
 NUM_DEVICES = 8
 
 
@@ -29,6 +31,7 @@ def _configure_environment() -> None:
 
 
 _configure_environment()
+pytest.register_assert_rewrite("messages")
 
 
 def pytest_terminal_summary(terminalreporter):

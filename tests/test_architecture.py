@@ -29,7 +29,7 @@ LAYERS: dict[str, int] = {
             "nn optim",
             "models",
             "data decode",
-            "train launch",
+            "train launch bench",
             "cli testing __main__",
         ]
     )

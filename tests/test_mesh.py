@@ -1,6 +1,5 @@
 """Meshes on real devices, on some of them, and on none."""
 
-from textwrap import dedent
 from types import SimpleNamespace
 
 import jax
@@ -8,6 +7,7 @@ import pytest
 from jax.experimental import topologies
 
 import meshax as mx
+from messages import pinned
 
 
 @pytest.mark.parametrize("spec", ["rows:2 cols:4", "rows:2,cols:4", "rows:2;cols:4", " rows:2 ,\n cols:4 "])
@@ -167,6 +167,15 @@ MISTAKES = {
           fix: write the sizes out.
         """,
     ),
+    "a list of no devices": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows:2", devices=[]),
+        """
+        there are no devices for the mesh.
+          values: devices=[] for 'rows:2'
+          fix: pass some, or leave out devices=.
+        """,
+    ),
     "devices that do not divide": (
         mx.MeshError,
         lambda: mx.Mesh("rows:3 cols:-1"),
@@ -216,12 +225,7 @@ MISTAKES = {
     ),
 }
 
-
-@pytest.mark.parametrize(("error", "wrong", "text"), MISTAKES.values(), ids=MISTAKES)
-def test_messages(error, wrong, text):
-    with pytest.raises(error) as raised:
-        wrong()
-    assert str(raised.value) == dedent(text).strip()
+test_messages = pinned(MISTAKES)
 
 
 def test_message_of_a_topology_of_another_size(monkeypatch):

@@ -150,7 +150,8 @@ def _extremum_over(x: Array, axes: Axes, reduce: Callable[..., Array], sign: int
 
 def _as_ordered_integers(x: Array, sign: int) -> tuple[Array, Callable[[Array], Array]]:
     """Maps floats to integers of the same order, NaN beyond them all: the backends' own maximum may drop a NaN."""
-    wide, integer = (jnp.float64, jnp.int64) if x.dtype == jnp.float64 else (jnp.float32, jnp.int32)
+    alike = {2: (x.dtype, jnp.int16), 8: (x.dtype, jnp.int64)}
+    wide, integer = alike.get(x.dtype.itemsize, (jnp.float32, jnp.int32))
     largest = jnp.iinfo(integer).max
     flip = lambda bits: jnp.where(bits < 0, bits ^ largest, bits)  # noqa: E731
     ordered = flip(lax.bitcast_convert_type(x.astype(wide), integer))

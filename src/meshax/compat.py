@@ -68,23 +68,15 @@ def live_jaxpr(closed: Any) -> Any:
 
 @contextlib.contextmanager
 def typed_outputs(like: Any) -> Iterator[None]:
-    """Gives every `jax.ShapeDtypeStruct` made inside the type of a value over the mesh axes, unless it has one.
+    """Gives every `jax.ShapeDtypeStruct` read inside the type of a value over the mesh axes, unless it has one.
 
     A Pallas kernel describes its outputs by such structs, and JAX refuses one without that type under `check_vma`. The
     kernel's author cannot know the mesh, and JAX has no other way to say it.
     """
-    plain, manual_type = jax.ShapeDtypeStruct, jax.typeof(like).mat
-
-    class Same(type):
-        def __instancecheck__(cls, instance: Any) -> bool:
-            return isinstance(instance, plain)
-
-    class Typed(plain, metaclass=Same):  # type: ignore
-        def __init__(self, *args: Any, manual_axis_type: Any = None, **options: Any):
-            super().__init__(*args, manual_axis_type=manual_axis_type or manual_type, **options)
-
-    jax.ShapeDtypeStruct = Typed  # type: ignore
+    struct: Any = jax.ShapeDtypeStruct
+    own, manual_type = struct.manual_axis_type, jax.typeof(like).mat
+    struct.manual_axis_type = property(lambda self: own.__get__(self) or manual_type, own.__set__)
     try:
         yield
     finally:
-        jax.ShapeDtypeStruct = plain  # type: ignore
+        struct.manual_axis_type = own

@@ -25,13 +25,19 @@ class MeshaxError(ValueError):
 
     def _point_at_user(self) -> None:
         """Notes the user's own line: between it and the error may lie dozens of frames of tracing."""
-        frame = sys._getframe(2)
-        while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
-            frame = frame.f_back  # type: ignore[assignment]
-        if frame is not None:
-            file, line = frame.f_code.co_filename, frame.f_lineno
+        file, line, _ = user_line()
+        if file:
             code = linecache.getline(file, line).strip()
             self.add_note(f"  line: {os.path.basename(file)}:{line}" + (f": {code}" if code else ""))
+
+
+def user_line() -> tuple[str, int, str]:
+    """Returns the file and number of the user's line that is running, and the function of ours that it calls."""
+    frame, called = sys._getframe(1), ""
+    while frame is not None and (package := frame.f_globals.get("__name__", "").partition(".")[0]) in _NOT_THE_USERS:
+        called = frame.f_code.co_name if package == "meshax" else called
+        frame = frame.f_back  # type: ignore[assignment]
+    return (frame.f_code.co_filename, frame.f_lineno, called) if frame is not None else ("", 0, called)
 
 
 class DimError(MeshaxError):

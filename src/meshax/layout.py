@@ -131,6 +131,7 @@ class Setting:
 
     mesh: Mesh
     layout: Layout
+    placements: dict[Any, Placement] = field(default_factory=dict, init=False, repr=False, compare=False)  # asked for
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -230,7 +231,11 @@ def ambient(setting: Setting) -> Any:
     return _ambient(setting)
 
 
-@cache
 def canonical(setting: Setting | None, shape: Dims, role: str | None) -> Placement:
     """Returns the placement that a settled tensor has."""
-    return ((),) * len(shape) if setting is None else setting.placement(shape, role)
+    if setting is None:
+        return ((),) * len(shape)
+    found = setting.placements.get((shape, role))
+    if found is None:
+        found = setting.placements[shape, role] = setting.placement(shape, role)
+    return found

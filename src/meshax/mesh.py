@@ -58,7 +58,9 @@ class Mesh:
             available = list(jax.devices() if devices is None else devices)
         if available is not None and not available:
             raise MeshError(
-                "there are no devices for the mesh.", values=repr(spec), fix="pass at least one, or none at all."
+                "there are no devices for the mesh.",
+                values=f"devices=[] for {spec!r}",
+                fix="pass some, or leave out devices=.",
             )
         self.axes = _infer_size(axes, spec, available)
         self.size = math.prod(self.axes.values())

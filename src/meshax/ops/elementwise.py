@@ -118,7 +118,8 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
 
     Communication: none; a pending sum is reduced first.
     """
-    return apply(jnp.where, (condition, a, b), "where")
+    # the condition comes last: a mask has few dims, and the result is stored like what it chooses from
+    return apply(lambda a, b, condition: jnp.where(condition, a, b), (a, b, condition), "where")
 
 
 def astype(x: Tensor, dtype: Any) -> Tensor:

@@ -5,14 +5,14 @@ copies over the axes that split the batch, so their gradients come out as pendin
 all-reduce, or by a reduce-scatter where they are stored split. With microbatches the loop accumulates pending sums.
 """
 
-import operator
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from .. import collectives
 from ..compat import varying_axes
@@ -20,12 +20,14 @@ from ..dims import Dim, DimLike, show
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..layout import canonical, current
 from ..tensor import Tensor, check_tensor, is_tensor, settled_array
+from .operands import integers
 from .resharding import placed, reshape
 
 __all__ = ["grad", "value_and_grad"]
 
 Array = Any
 _MICRO = "microbatches"
+GRADIENT = "gradient"  # names gradients in the jaxpr, for whoever reads the program
 
 
 def value_and_grad(
@@ -49,10 +51,11 @@ def value_and_grad(
     Communication: the gradient of each parameter is reduced once, also with microbatches; the value, if it is a
     pending sum, once for each of them.
     """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(map(operator.index, argnums))
+    several = isinstance(argnums, Iterable) and not isinstance(argnums, str)
+    numbers = tuple(integers("grad", argnums=n)[0] for n in (argnums if several else (argnums,)))  # type: ignore
     if (microbatches is None) != (over is None):
         raise ShapeError("microbatches= and over= go together.", fix='write for example microbatches=4, over="batch".')
-    if microbatches is not None and (not isinstance(microbatches, int) or microbatches < 1):
+    if microbatches is not None and (type(microbatches) is not int or microbatches < 1):
         raise ArgumentError(
             f"there cannot be {microbatches!r} microbatches.", fix="choose a number that divides the batch."
         )
@@ -86,11 +89,11 @@ def value_and_grad(
         else:
             (value, aux), gradients = _accumulate(differentiate, arrays, others, microbatches, over)
         gradients = [
-            Tensor(g, x.dims, x.role, pending=axes - varying_axes(a)) if is_tensor(x) else g
+            Tensor(checkpoint_name(g, GRADIENT), x.dims, x.role, pending=axes - varying_axes(a)) if is_tensor(x) else g
             for g, x, a in zip(gradients, leaves, stored, strict=True)
         ]
         grads = jax.tree.unflatten(treedef, gradients)
-        grads = grads[0] if isinstance(argnums, int) else tuple(grads)
+        grads = tuple(grads) if several else grads[0]
         value = Tensor(value, ())
         return ((value, aux), grads) if has_aux else (value, grads)
 
@@ -218,7 +221,9 @@ def _accumulate(
     zero = jnp.zeros((), jnp.result_type(float))
     (total, grads), aux = lax.scan(step, (zero, start), (jnp.arange(parts), slices))
     aux = [a if kind is None else _with_parts(a, parts, *kind) for a, kind in zip(aux, kinds[1], strict=True)]
-    return (total / parts, jax.tree.unflatten(kinds[0], aux)), [g / parts for g in grads]
+    with jax.named_scope(GRADIENT):
+        averages = [g / parts for g in grads]
+    return (total / parts, jax.tree.unflatten(kinds[0], aux)), averages
 
 
 def _cut(x: Tensor, name: str | None, parts: int) -> tuple[Array, tuple[Dim, ...]] | None:

@@ -100,6 +100,10 @@ def scatter_add(x: Tensor, indices: Tensor, updates: Tensor, dim: DimLike) -> Te
     dim = find(check_tensor(x, "mx.scatter_add").dims, dim)
     _check_integer(indices, "scatter_add")
     check_tensor(updates, "mx.scatter_add")
+    if x.dtype == jnp.bool_:
+        raise DtypeError(
+            "truth values cannot be added up.", values=f"{show(x.dims)} bool", fix="cast them: x.astype(jnp.int32)."
+        )
     indices = indices.astype(jnp.int32)
     own = without(indices.dims, x.dims)
     wanted = union(own, without(x.dims, (dim,)))

@@ -11,7 +11,7 @@ from ..compat import typed_outputs
 from ..dims import Dim, Dims, DimsLike, as_list, find, show, sizes, union
 from ..errors import LayoutError, ShapeError
 from ..layout import canonical, current
-from ..tensor import Tensor, check_tensor, settle
+from ..tensor import Tensor, check_tensor, is_tensor, settle
 from ..transfer import crop, fill_padding
 from .creation import sized_dims
 from .operands import compute, describe
@@ -40,7 +40,8 @@ def local(fn: Callable[..., Array], *xs: Tensor, out: DimsLike, splittable: Dims
     every = union(*(x.dims for x in xs))
     known = {dim.name: dim for dim in every}
     result = sized_dims([known.get(d, d) if isinstance(d, str) else d for d in as_list(out)], "local")
-    may_split = {find((*every, *result), d).name for d in as_list(splittable)}
+    either = tuple(({dim.name: dim for dim in result} | known).values())
+    may_split = {find(either, d).name for d in as_list(splittable)}
     setting = current()
     if setting is None:
         return _checked(fn(*(crop(jnp.asarray(x._array), x.dims) for x in xs)), result, sizes(result))
@@ -49,11 +50,14 @@ def local(fn: Callable[..., Array], *xs: Tensor, out: DimsLike, splittable: Dims
     split = [(d, axes) for d, axes in zip(shape, placement, strict=True) if setting.mesh.count(axes) > 1]
     wrong = [d.name for d, _ in split if d.name not in may_split]
     if wrong:
+        first, other = wrong[0], f"whole_{wrong[0]}"
         raise LayoutError(
             f"the function of mx.local does not work on slices of {', '.join(map(repr, wrong))}.",
-            values=f"{describe(xs)} under {setting.layout}",
+            values=f"{describe(xs)} to {show(result)} under {setting.layout}",
             rule="a dim that is split must be among splittable=.",
-            fix=f'rename it before, to a name without a rule: x.rename({wrong[0]}="whole_{wrong[0]}").',
+            fix=f'rename it before, to a name without a rule: x.rename({first}="{other}").'
+            if first in known
+            else f'give the new dim a name without a rule, and rename the result: y.rename({other}="{first}").',
         )
 
     lost = [d.name for d, _ in split if d not in result]
@@ -94,14 +98,17 @@ def debug_print(fmt: str, **tensors: Any) -> None:
     Communication: the tensors are gathered.
     """
     setting = current()
-    settled = {name: settle(x) if isinstance(x, Tensor) else x for name, x in tensors.items()}
-    arrays = {name: unsplit(x, x.dims) if isinstance(x, Tensor) else x for name, x in settled.items()}
+    whole = jax.tree.map(lambda x: unsplit(settle(x), x.dims) if is_tensor(x) else x, tensors, is_leaf=is_tensor)
     if setting is None:
-        jax.debug.print(fmt, **arrays)
+        jax.debug.print(fmt, **whole)
         return
+    leaves, treedef = jax.tree.flatten(whole)
+    known = {i: x for i, x in enumerate(leaves) if not isinstance(x, jax.Array)}  # strings: no program takes them
+    arrays = {i: x for i, x in enumerate(leaves) if i not in known}
 
-    def show_once(here: Array, **values: Array) -> None:
+    def show_once(here: Array, values: dict[int, Array]) -> None:
         if here == 0:
-            print(fmt.format(**values))
+            made = known | values
+            print(fmt.format(**jax.tree.unflatten(treedef, [made[i] for i in sorted(made)])))
 
-    jax.debug.callback(show_once, collectives.processor_index(tuple(setting.mesh.axes)), **arrays)
+    jax.debug.callback(show_once, collectives.processor_index(tuple(setting.mesh.axes)), arrays)

@@ -40,6 +40,7 @@ def window(
     starts: Sequence[int],
     width: int,
     fill: Any = 0,
+    wrap: bool = False,
 ) -> Array:
     """Returns `whole[start : start + width]` along a dim on each processor, `fill` where that lies outside of the dim.
 
@@ -52,10 +53,11 @@ def window(
         starts: where the window of each processor along the axes begins; may be negative.
         width: the width of the windows.
         fill: what stands outside.
+        wrap: whether the dim's other end stands there instead; a window is then the size of a block.
     """
-    if setting is None or not axes:
-        return _stretch(x, position, starts[0], width, dim.size, fill)
-    pieces = _pieces(dim.size, block_size(dim.size, len(starts)), starts, width)
+    if setting is None or len(starts) == 1:
+        return jnp.roll(x, -starts[0], position) if wrap else _stretch(x, position, starts[0], width, dim.size, fill)
+    pieces = _pieces(dim.size, block_size(dim.size, len(starts)), starts, width, wrap)
     here = collectives.processor_index(axes)
     place = jnp.arange(width).reshape([-1 if i == position else 1 for i in range(x.ndim)])
     result = jnp.full([width if i == position else n for i, n in enumerate(x.shape)], fill, x.dtype)
@@ -91,15 +93,17 @@ def _pad(x: Array, position: int, before: int, after: int, fill: Any = 0) -> Arr
     return jnp.pad(x, [(before, after) if i == position else (0, 0) for i in range(x.ndim)], constant_values=fill)
 
 
-def _pieces(size: int, block: int, starts: Sequence[int], width: int) -> list[_Piece]:
+def _pieces(size: int, block: int, starts: Sequence[int], width: int, wrap: bool = False) -> list[_Piece]:
     pieces = []
     for receiver, start in enumerate(starts):
         low, high = max(start, 0), min(start + width, size)
+        if wrap:  # nobody needs what would come to lie in padding
+            low, high = start, start + min(width, size - receiver * block)
         while low < high:
-            sender = low // block
-            end = min(high, (sender + 1) * block)
-            pieces.append(_Piece(sender, receiver, low - sender * block, low - start, end - low))
-            low = end
+            sender, source = divmod(low % size, block)
+            length = min(high - low, block - source, size - low % size)
+            pieces.append(_Piece(sender, receiver, source, low - start, length))
+            low += length
     return pieces
 
 

@@ -4,14 +4,17 @@ Over each mesh axis the operands of one local computation must agree. If one of 
 copies), the replicated ones become copies; what is still to be gathered arrives in the state the others have.
 """
 
+import operator
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ..compat import varying_axes
+from ..compat import is_traced, varying_axes
 from ..dims import Dims, show
+from ..errors import ArgumentError, user_line
 from ..layout import Placement, Setting, canonical, current
 from ..tensor import Tensor, fetch, local
 from ..transfer import crop, fill_padding, uneven
@@ -54,7 +57,18 @@ def compute(fn: Callable[..., Any], xs: Sequence[Tensor], role: str | None = Non
         again = [Tensor(a, x.dims, x.role, x._placement) for a, x in zip(arrays, xs, strict=True)]
         return fn(*(fetch(t, setting, vary, role) if k else t._array for t, k in zip(again, stored, strict=True)))
 
-    return jax.checkpoint(gather_and_call)(*arrays)
+    with jax.named_scope(_label(*user_line())):
+        return jax.checkpoint(gather_and_call)(*arrays)
+
+
+# Inside a checkpoint JAX forgets which line called it, so a scope says it. The scope's name, and what it stands for:
+LABELS: dict[str, tuple[str, int, str]] = {}
+
+
+def _label(file: str, number: int, op: str) -> str:
+    label = f"at {os.path.basename(file)}:{number}"
+    LABELS[label] = (file, number, op)
+    return label
 
 
 def _is_stored_otherwise(x: Tensor, setting: Setting, role: str | None) -> bool:
@@ -87,3 +101,24 @@ def align(x: Array, shape: Dims, result: Dims, placement: Placement, setting: Se
 def describe(xs: Sequence[Tensor]) -> str:
     """Writes the operands' dims for a message."""
     return " and ".join(show(x.dims) for x in xs)
+
+
+def integers(op: str, **given: Any) -> list[int]:
+    """Returns the arguments of these names as Python integers, or raises."""
+    made, wrong, computed = [], [], False
+    for name, number in given.items():
+        try:
+            if isinstance(number, bool):
+                raise TypeError
+            made.append(operator.index(number))
+        except TypeError:
+            unknown = is_traced(number)
+            wrong.append(f"{name}={'a traced value' if unknown else repr(number)}")
+            computed |= unknown or isinstance(number, Tensor)
+    if wrong:
+        raise ArgumentError(
+            f"mx.{op} takes integers, not {', '.join(wrong)}.",
+            rule="such a number is part of the program: it is known before the program runs.",
+            fix="pass a Python int" + ("; mx.gather takes places that are computed." if computed else "."),
+        )
+    return made

@@ -24,6 +24,8 @@ Array = Any
 def top_k(x: Tensor, over: DimLike, k: Dim) -> tuple[Tensor, Tensor]:
     """Returns the k largest elements along a dim, descending, and their places (int32); the first of ties comes first.
 
+    NaN counts as the largest.
+
     Args:
         x: the tensor.
         over: the dim.
@@ -43,6 +45,8 @@ def top_k(x: Tensor, over: DimLike, k: Dim) -> tuple[Tensor, Tensor]:
 
     def select(array: Array) -> tuple[Array, Array]:
         array = jnp.moveaxis(array, position, -1)
+        if jnp.issubdtype(array.dtype, jnp.inexact):  # a negative NaN would come behind what fills the padding
+            array = jnp.where(jnp.isnan(array), jnp.asarray(jnp.nan, array.dtype), array)
         if setting is None or not axes:
             values, found = lax.top_k(array, k.size)
         else:

@@ -15,7 +15,7 @@ import jax.extend
 import jax.numpy as jnp
 
 from .. import collectives
-from ..dims import Dim, DimLike, Dims, DimsLike, sizes
+from ..dims import Dim, DimLike, Dims, DimsLike, show, sizes
 from ..errors import ArgumentError, DtypeError
 from ..layout import Setting, canonical, current
 from ..tensor import Tensor, check_tensor
@@ -111,7 +111,10 @@ def categorical(key: Array, logits: Tensor, over: DimLike) -> Tensor:
 
     Communication: as `mx.argmax`.
     """
-    check_tensor(logits, "mx.random.categorical")
+    if not jnp.issubdtype(check_tensor(logits, "mx.random.categorical").dtype, jnp.floating):
+        raise DtypeError(
+            f"logits are floating numbers, not {logits.dtype}.", values=show(logits.dims), fix="cast them with .astype."
+        )
     return argmax(logits + gumbel(key, logits.dims, logits.dtype), over)
 
 

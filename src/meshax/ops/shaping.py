@@ -1,6 +1,6 @@
 """Slice, pad, concat, stack, flip, shift, windows: legal along a split dim, and moving only what has to move."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from ..tensor import Tensor, check_tensor
 from ..transfer import fill_padding, indices
 from .creation import one_sized_dim
 from .neighbours import window
-from .operands import compute, describe
+from .operands import compute, describe, integers
 from .resharding import placed, transpose, unsplit
 
 __all__ = ["concat", "flip", "pad", "shift", "slice", "stack", "unstack", "windows"]
@@ -31,6 +31,7 @@ def slice(x: Tensor, dim: DimLike, start: int, size: int, stride: int = 1) -> Te
     Communication: none, if the dim is not split; otherwise permutes of what changes its processor.
     """
     dim = find(check_tensor(x, "mx.slice").dims, dim)
+    start, size, stride = integers("slice", start=start, size=size, stride=stride)
     if stride < 1 or size < 1 or start < 0 or start + (size - 1) * stride >= dim.size:
         raise ArgumentError(
             f"dim {dim} has no such slice.",
@@ -54,6 +55,7 @@ def pad(x: Tensor, dim: DimLike, before: int, after: int, value: Any = 0) -> Ten
     Communication: none, if the dim is not split; otherwise permutes of what changes its processor.
     """
     dim = find(check_tensor(x, "mx.pad").dims, dim)
+    before, after = integers("pad", before=before, after=after)
     if before < 0 or after < 0:
         raise ArgumentError(
             f"dim {dim} cannot be padded by {before} and {after}.", fix="use mx.slice to cut elements off."
@@ -87,13 +89,10 @@ def shift(x: Tensor, dim: DimLike, offset: int, wrap: bool = False) -> Tensor:
     several if that is more than a block.
     """
     dim = find(check_tensor(x, "mx.shift").dims, dim)
-    if not wrap:
-        return _moved(x, dim, dim, offset)
-    offset %= dim.size
-    if offset == 0:
+    (offset,) = integers("shift", offset=offset)
+    if wrap and offset % dim.size == 0:
         return x
-    kept, wrapped = (_moved(x, dim, dim, by) for by in (offset, offset - dim.size))
-    return _choose(dim, [(offset, dim.size, kept), (0, offset, wrapped)])
+    return _moved(x, dim, dim, offset, wrap=wrap)
 
 
 def windows(x: Tensor, dim: DimLike, window: Dim, before: int = 0, after: int = 0, stride: int = 1) -> Tensor:
@@ -111,6 +110,7 @@ def windows(x: Tensor, dim: DimLike, window: Dim, before: int = 0, after: int = 
     """
     dim = find(check_tensor(x, "mx.windows").dims, dim)
     window = one_sized_dim(window, "windows")
+    before, after, stride = integers("windows", before=before, after=after, stride=stride)
     reach = dim.size + before + after - window.size
     if reach < 0 or stride < 1 or before < 0 or after < 0:
         raise ArgumentError(
@@ -142,7 +142,8 @@ def concat(xs: Sequence[Tensor], dim: DimLike) -> Tensor:
     Communication: none, if the dim is not split; otherwise permutes of what changes its processor.
     """
     xs = _alike(xs, "concat")
-    dims = [find(x.dims, dim if isinstance(dim, str) else dim.name) for x in xs]
+    name = dim.name if isinstance(dim, Dim) else dim  # each has its own size
+    dims = [find(x.dims, name) for x in xs]
     if len({frozenset(without(x.dims, (d,))) for x, d in zip(xs, dims, strict=True)}) > 1:
         raise ShapeError(
             "mx.concat joins tensors whose other dims are the same.",
@@ -164,7 +165,7 @@ def stack(xs: Sequence[Tensor], dim: DimLike) -> Tensor:
     Communication: none; if the new dim is split, an all-gather in the backward pass.
     """
     xs = _alike(xs, "stack")
-    new = Dim(dim, len(xs)) if isinstance(dim, str) else dim
+    new = Dim(dim, len(xs)) if isinstance(dim, str) else one_sized_dim(dim, "stack")
     if new.size != len(xs):
         raise ShapeError(f"{len(xs)} tensors do not make a dim {new}.", fix=f"pass the name {new.name!r} alone.")
     if any(set(x.dims) != set(xs[0].dims) for x in xs):
@@ -199,6 +200,7 @@ def _windowed(
     finish: Callable[[Array, int, int], Array] = lambda array, position, block: array,
     fill: Any = 0,
     extra: Dims = (),
+    wrap: bool = False,
 ) -> Tensor:
     """Makes each block of a result from one window of the operand.
 
@@ -211,6 +213,7 @@ def _windowed(
         finish: makes the block of the window, given the array, the dim's position and the block's size.
         fill: what stands outside of the dim.
         extra: new dims that `finish` appends.
+        wrap: whether what lies outside of the dim is its other end.
     """
     setting, position = current(), x.dims.index(dim)
     axes: Axes = canonical(setting, x.dims, None)[position]
@@ -219,7 +222,7 @@ def _windowed(
     starts = [start(processor * block, block) for processor in range(count)]
 
     def make(array: Array) -> Array:
-        array = window(array, setting, dim, axes, position, starts, width(block), fill)
+        array = window(array, setting, dim, axes, position, starts, width(block), fill, wrap)
         array = finish(array, position, block)
         if setting is None:
             return array
@@ -235,9 +238,9 @@ def _windowed(
     return placed(array, setting, (*shape, *extra), None, (*canonical(setting, shape, None), *((),) * len(extra)))
 
 
-def _moved(x: Tensor, dim: Dim, new: Dim, offset: int, fill: Any = 0) -> Tensor:
+def _moved(x: Tensor, dim: Dim, new: Dim, offset: int, fill: Any = 0, wrap: bool = False) -> Tensor:
     """Puts the elements of a dim `offset` further into a dim of another size."""
-    return _windowed(x, dim, new, lambda first, block: first - offset, lambda block: block, fill=fill)
+    return _windowed(x, dim, new, lambda first, block: first - offset, lambda block: block, fill=fill, wrap=wrap)
 
 
 def _choose(dim: Dim, parts: Sequence[tuple[int, int, Tensor]]) -> Tensor:
@@ -259,6 +262,11 @@ def _choose(dim: Dim, parts: Sequence[tuple[int, int, Tensor]]) -> Tensor:
 
 
 def _alike(xs: Sequence[Tensor], op: str) -> list[Tensor]:
+    if not isinstance(xs, Iterable):
+        raise ShapeError(
+            f"mx.{op} takes a list of tensors, not {'one tensor' if isinstance(xs, Tensor) else type(xs).__name__}.",
+            fix=f"write mx.{op}([x, y], dim).",
+        )
     checked = [check_tensor(x, f"mx.{op}") for x in xs]
     if not checked:
         raise ShapeError(f"mx.{op} needs at least one tensor.", fix="pass a list of tensors.")

@@ -1,144 +1,284 @@
-"""Walking a traced program: which collectives it has, how often each runs, and which line of the user's caused it."""
+"""A traced program as plain lists, for whoever wants to read it.
 
+JAX's jaxpr nests a call for every jitted helper, derivative rule and recomputed block. Here calls are inlined, and only
+loops and branches stay nested: a `Block` is a list of `Step`s, each with the `Value`s it takes and makes, how often it
+runs, and where it comes from. All values are one processor's.
+"""
+
+import contextlib
+import importlib.util
 import math
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
-import numpy as np
+import jax.extend
 
-from .. import collectives
 from ..compat import live_jaxpr
+from ..errors import MeshaxError
+from ..ops.gradients import GRADIENT
+from ..ops.operands import LABELS
 
-_KINDS = {
-    "psum": "all-reduce",
-    "psum_invariant": "all-reduce",
-    "pmax": "all-reduce",
-    "pmin": "all-reduce",
-    "all_gather": "all-gather",
-    "all_gather_invariant": "all-gather",
-    "all_gather_reduced": "all-gather",
-    "reduce_scatter": "reduce-scatter",
-    "all_to_all": "all-to-all",
-    "ppermute": "permute",
-}
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_OURS = tuple(os.path.join(_PACKAGE, name) for name in ("ops", "nn", "optim", "plan")) + tuple(
-    os.path.join(_PACKAGE, f"{name}.py")
-    for name in ("dims", "errors", "compat", "mesh", "layout", "tensor", "transfer", "collectives", "program")
+# Everything below models: also lines of `testing` and of our measurements are ours.
+OURS = tuple(
+    os.path.join(_PACKAGE, name)
+    for name in (
+        *("ops" + os.sep, "nn" + os.sep, "optim" + os.sep, "plan" + os.sep, "bench" + os.sep, "testing.py"),
+        *("dims.py", "errors.py", "compat.py", "mesh.py", "layout.py", "tensor.py", "transfer.py", "collectives.py"),
+        "program.py",
+    )
 )
-_JAX = os.path.dirname(os.path.abspath(jax.__file__))
+_LIBRARIES = tuple(
+    os.path.dirname(spec.origin) + os.sep
+    for spec in map(importlib.util.find_spec, ("jax", "equinox", "optax"))
+    if spec is not None and spec.origin
+)
+_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
+_BOUNDARY = "run_locally"  # what calls the user's function: lines further out only start the program
+_LOOPS = ("scan", "while")
+_RECOMPUTED, _BACKWARD, _FORWARD = ("rematted_computation", "transpose(", "jvp(")
+
+
+class Value:
+    """One array, on one processor."""
+
+    __slots__ = ("consumers", "dtype", "is_constant", "maker", "shape")
+
+    def __init__(self, aval: Any, is_constant: bool = False):
+        self.shape: tuple[int, ...] = tuple(getattr(aval, "shape", ()))
+        self.dtype: Any = getattr(aval, "dtype", None)
+        self.is_constant = is_constant
+        self.maker: Step | None = None
+        self.consumers: list[Step] = []
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes it takes."""
+        return self.size * getattr(self.dtype, "itemsize", 0)
+
+
+@dataclass(eq=False)
+class Step:
+    """One operation of the program, with its place."""
+
+    name: str
+    params: dict[str, Any]
+    inputs: list[Value]
+    outputs: list[Value]
+    scope: str
+    tracebacks: tuple[Any, ...]  # its own, then those of the calls around it
+    times: int  # executions in one call of the program
+    around: "Step | None"  # the loop or branch it stands in
+    blocks: "list[Block]" = field(default_factory=list)
+    phase: str = "forward"
+
+    @cached_property
+    def source(self) -> "Source":
+        """The user's line that caused it, and the operation of ours which that line calls."""
+        return self._own_source or _neighbours_source(self) or (self.around.source if self.around else Source())
+
+    @cached_property
+    def _own_source(self) -> "Source | None":
+        return next(filter(None, (_labelled(self.scope), *map(_source, self.tracebacks))), None)
 
 
 @dataclass(frozen=True)
-class Collective:
-    """One collective of a program: what each processor sends, how often, and why."""
+class Source:
+    """A line of the user's, and the operation it calls."""
 
-    kind: str
-    axes: tuple[str, ...]
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
-    wire_bytes: int
-    count: int
-    phase: str
-    line: str
-    op: str
-    scope: str
+    file: str = ""
+    number: int = 0
+    op: str = ""
 
     @property
-    def elements(self) -> int:
-        """The elements of the operand on one processor."""
-        return math.prod(self.shape)
+    def line(self) -> str:
+        """The line, as `file.py:14`."""
+        return f"{os.path.basename(self.file)}:{self.number}" if self.file else ""
 
 
-def collectives_of(jaxpr: Any, axis_sizes: dict[str, int]) -> list[Collective]:
-    """Returns the collectives of a traced program, dead code and those among single processors left out."""
-    records: list[Collective] = []
-    after_backward = False
-    for eqn, count, scopes, source in _equations(live_jaxpr(jaxpr), 1, (), ("", "")):
-        phase = _phase("/".join(scopes), after_backward)
-        after_backward |= phase == "backward"
-        if eqn.primitive.name in collectives.PRIMITIVES:
-            records += _records(eqn, count, scopes, phase, source, axis_sizes)
-    return records
+# Functions of ours that run under a name no user has seen.
+_PUBLIC = {
+    "value_and_gradient": "value_and_grad", "gradient": "grad", "lifted": "lift", "tree_flatten": "",
+    "tree_flatten_with_keys": "", "run_locally": "", "array": "", "apply": "optimizer", "init": "optimizer",
+    "gather_and_call": "local",
+}  # fmt: skip
 
 
-_Source = tuple[str, str]  # the user's line, and the operation of ours that it calls
+@dataclass(eq=False)
+class Block:
+    """The body of a program, loop or branch."""
+
+    inputs: list[Value]
+    steps: list[Step]
+    outputs: list[Value]
+
+    def all_steps(self) -> Iterator[Step]:
+        """Iterates over the steps in the order they run, those of loops and branches included."""
+        for step in self.steps:
+            yield step
+            for block in step.blocks:
+                yield from block.all_steps()
 
 
-def _equations(
-    jaxpr: Any, count: int, scopes: tuple[str, ...], caller: _Source
-) -> Iterator[tuple[Any, int, tuple[str, ...], _Source]]:
-    """Iterates over all equations, also of inner programs: how often they run, the scopes around them, their source."""
-    for eqn in jaxpr.eqns:
-        inside = (*scopes, str(eqn.source_info.name_stack))
-        inner_programs = list(jax.extend.core.jaxprs_in_params(eqn.params))
-        source = caller
-        if inner_programs or eqn.primitive.name in collectives.PRIMITIVES:
-            source = _source(eqn) or caller
-        yield eqn, count, inside, source
-        times = count * eqn.params["length"] if eqn.primitive.name == "scan" else count
-        for inner in inner_programs:
-            yield from _equations(inner, times, inside, source)
+def read(closed: Any) -> Block:
+    """Reads the jaxpr of a program: the block that each processor runs, dead code left out.
+
+    The inputs are those of the program, one for each leaf of its arguments.
+    """
+    outer = live_jaxpr(closed)
+    (call,) = (eqn for eqn in outer.eqns if eqn.primitive.name == "shard_map")
+    inner = call.params["jaxpr"]
+    block = _Reader().block(inner, 1, str(call.source_info.name_stack), None)
+    made = dict(zip(call.invars, block.inputs, strict=True))
+    block.inputs = [made.get(v) or Value(None) for v in outer.invars]
+    _mark_phases(block)
+    return block
 
 
-def _records(
-    eqn: Any, count: int, scopes: tuple[str, ...], phase: str, source: _Source, axis_sizes: dict[str, int]
-) -> Iterator[Collective]:
-    axes = eqn.params.get("axes") or eqn.params.get("axis_name")
-    axes = tuple(axes) if isinstance(axes, tuple | list | frozenset) else (axes,)
-    processors = math.prod(axis_sizes[axis] for axis in axes)
-    if processors == 1:
-        return
-    kind = _KINDS[eqn.primitive.name]
-    line, op = source
-    for operand in eqn.invars:
-        size = math.prod(operand.aval.shape) * np.dtype(operand.aval.dtype).itemsize
-        yield Collective(
-            kind=kind,
-            axes=axes,
-            shape=operand.aval.shape,
-            dtype=str(operand.aval.dtype),
-            bytes=size,
-            wire_bytes=_wire_bytes(kind, size, processors),
-            count=count,
-            phase=phase,
-            line=line,
-            op=op,
-            scope="/".join(scope for scope in scopes if scope),
-        )
+class _Reader:
+    """Reads nested jaxprs; remembers which value a variable of a jaxpr stands for."""
+
+    def block(self, jaxpr: Any, times: int, scope: str, around: Step | None) -> Block:
+        inputs = [Value(v.aval) for v in jaxpr.invars]
+        steps: list[Step] = []
+        return Block(inputs, steps, self._inline(jaxpr, inputs, times, scope, around, (), steps))
+
+    def _inline(
+        self,
+        jaxpr: Any,
+        inputs: Sequence[Value],
+        times: int,
+        scope: str,
+        around: Step | None,
+        outer: tuple[Any, ...],
+        into: list,
+    ) -> list[Value]:
+        values: dict[Any, Value] = dict(zip(jaxpr.invars, inputs, strict=True))
+        values.update((v, Value(v.aval, is_constant=True)) for v in jaxpr.constvars)
+
+        def value_of(v: Any) -> Value:
+            return Value(v.aval, is_constant=True) if hasattr(v, "val") else values[v]
+
+        for eqn in jaxpr.eqns:
+            given = [value_of(v) for v in eqn.invars]
+            inside = "/".join(part for part in (scope, str(eqn.source_info.name_stack)) if part)
+            tracebacks = (eqn.source_info.traceback, *outer)
+            inner = _inner_programs(eqn)
+            if len(inner) == 1 and eqn.primitive.name not in (*_LOOPS, "cond") and _is_call(eqn, inner[0]):
+                made = self._inline(inner[0], given, times, inside, around, tracebacks, into)
+            else:
+                made = [Value(v.aval) for v in eqn.outvars]
+                step = Step(eqn.primitive.name, _params(eqn), given, made, inside, tracebacks, times, around)
+                into.append(step)
+                for value in given:
+                    value.consumers.append(step)
+                for value in made:
+                    value.maker = step
+                repeats = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+                if eqn.primitive.name in (*_LOOPS, "cond"):
+                    step.blocks = [self.block(one, times * repeats, inside, step) for one in inner]
+            values.update(zip(eqn.outvars, made, strict=True))
+        return [value_of(v) for v in jaxpr.outvars]
 
 
-def _wire_bytes(kind: str, size: int, processors: int) -> int:
-    """Returns the bytes that one processor sends in a ring."""
-    share = {
-        "all-reduce": 2 * (processors - 1) / processors,
-        "all-gather": processors - 1,
-        "reduce-scatter": (processors - 1) / processors,
-        "all-to-all": (processors - 1) / processors,
-        "permute": 1,
-    }
-    return round(share[kind] * size)
+def _inner_programs(eqn: Any) -> list[Any]:
+    if eqn.primitive.name == "while":
+        return [eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr]
+    return list(jax.extend.core.jaxprs_in_params(eqn.params))
 
 
-def _phase(scope: str, after_backward: bool) -> str:
-    if "rematted_computation" in scope:
-        return "recompute"
-    if "transpose(" in scope:
-        return "backward"
-    return "update" if after_backward and "jvp(" not in scope else "forward"
+def _params(eqn: Any) -> dict[str, Any]:
+    """Returns the parameters of an equation; for a scan also `num_consts` and `num_carry`, which JAX 0.12 hides.
+
+    What is sliced or stacked has one dimension more outside of the body.
+    """
+    if eqn.primitive.name != "scan":
+        return eqn.params
+    body = eqn.params["jaxpr"].jaxpr
+    carry = sum(a.aval.ndim == b.aval.ndim for a, b in zip(eqn.outvars, body.outvars, strict=True))
+    consts = sum(a.aval.ndim == b.aval.ndim for a, b in zip(eqn.invars, body.invars, strict=True)) - carry
+    return {**eqn.params, "num_consts": consts, "num_carry": carry}
 
 
-def _source(eqn: Any) -> _Source | None:
-    """Returns the innermost line of the user's, and the operation of ours that it calls, if the equation knows them."""
-    op = ""
-    traceback = eqn.source_info.traceback
+def _is_call(eqn: Any, inner: Any) -> bool:
+    return len(inner.invars) == len(eqn.invars) and len(inner.outvars) == len(eqn.outvars)
+
+
+def _labelled(scope: str) -> Source | None:
+    label = next((part for part in reversed(re.split(r"[/()]", scope)) if part in LABELS), None)
+    if label is None:
+        return None
+    file, number, op = LABELS[label]
+    return Source(file, number, _PUBLIC.get(op, op))
+
+
+def _source(traceback: Any) -> Source | None:
+    operation = ""
     for frame in traceback.frames if traceback is not None else ():
-        if frame.file_name.startswith(_OURS):
-            op = frame.function_name.rpartition(".")[2]
-        elif not frame.file_name.startswith((_JAX, "<frozen")):
-            return f"{os.path.basename(frame.file_name)}:{frame.line_num}", op
+        if frame.file_name.startswith(OURS):
+            if frame.function_name.endswith(_BOUNDARY):
+                return None
+            name = frame.function_name.rpartition(".")[2]
+            operation = name if not name.startswith(("_", "<")) else operation
+        elif not frame.file_name.startswith(_LIBRARIES) and not _is_standard(frame.file_name):
+            return Source(frame.file_name, frame.line_num, _PUBLIC.get(operation, operation))
     return None
+
+
+def _is_standard(file: str) -> bool:
+    return file.startswith("<frozen") or (file.startswith(_STANDARD) and "site-packages" not in file)
+
+
+def _neighbours_source(step: Step, reach: int = 12) -> Source | None:
+    """Returns the source of what made a step's operands, or else of what first uses its result."""
+    makers: list[Step] = [step]
+    for _ in range(reach):
+        makers = [v.maker for s in makers for v in s.inputs if v.maker is not None]
+        for maker in makers:
+            if maker._own_source:
+                return maker._own_source
+    consumers = [step]
+    for _ in range(reach):
+        consumers = [user for s in consumers for v in s.outputs for user in v.consumers]
+        for user in consumers:
+            if user._own_source:
+                return user._own_source
+    return None
+
+
+def _mark_phases(block: Block) -> None:
+    after_backward = False
+    for step in block.all_steps():
+        if _RECOMPUTED in step.scope:
+            step.phase = "recompute"
+        elif _BACKWARD in step.scope or step.scope.endswith(GRADIENT):
+            step.phase = "backward"
+        elif after_backward and _FORWARD not in step.scope:
+            step.phase = "update"
+        after_backward |= step.phase == "backward"
+
+
+@contextlib.contextmanager
+def explained_tracing() -> Iterator[None]:
+    """Lets errors of the user's function pass as they are, but says what failed if it cannot be traced at all."""
+    try:
+        yield
+    except jax.errors.JAXTypeError as error:
+        raise MeshaxError(
+            "the function cannot be traced.",
+            values=str(error).strip().splitlines()[0][:200],
+            rule="a program is traced once, with shapes instead of numbers: Python's if, while, int() and float() need "
+            "numbers.",
+            fix="use mx.where, mx.cond or mx.while_loop, or pass the number as static data.",
+        ) from error

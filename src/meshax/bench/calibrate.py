@@ -1,0 +1,173 @@
+"""Measures what the processors of this machine can do, with microbenchmarks, for the cost model.
+
+All processors work at once, as they do in a program: virtual CPU processors share cores, and what one of them reaches
+alone says nothing. Of several repetitions the fastest counts; noise only ever makes things slower.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..dims import Dim
+from ..layout import Layout
+from ..mesh import Mesh
+from ..ops import einsum, scan, sum, tanh
+from ..plan.hardware import Hardware, Link
+from ..program import Program, put, spmd
+from ..tensor import Tensor
+
+_AXIS, _EACH = "processors", "each"  # the mesh axis, and the dim that gives each processor a problem of its own
+_REPEATS = 5
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large the microbenchmarks are."""
+
+    products: tuple[tuple[int, int, int], ...]
+    stream: int  # elements of an array that does not fit any cache
+    messages: tuple[int, ...]  # elements
+
+
+_SCALES = {
+    "cpu": Scale(((256, 256, 256), (512, 256, 512), (512, 512, 512)), 2**21, (2**8, 2**14, 2**18)),
+    "gpu": Scale(
+        ((8192, 1024, 4096), (8192, 4096, 1024), (8192, 4096, 4096), (8192, 1024, 16384)), 2**27, (2**10, 2**18, 2**24)
+    ),
+    "tpu": Scale(((8192, 1024, 4096), (8192, 4096, 1024), (8192, 4096, 4096)), 2**26, (2**10, 2**18, 2**24)),
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One microbenchmark: what it was, and what it reached."""
+
+    what: str
+    seconds: float
+    rate: float
+    unit: str
+
+
+class Calibration:
+    """The microbenchmarks of one machine. Iterate over `run`, then ask for the `hardware`."""
+
+    def __init__(self, platform: str | None = None):
+        """Takes all devices of a platform."""
+        devices = jax.devices(platform) if platform else jax.devices()
+        self.mesh = Mesh(f"{_AXIS}:{len(devices)}", devices)
+        self.scale = _SCALES.get(self.mesh.platform, _SCALES["gpu"])
+        self.measured: list[Measurement] = []
+        self._products: dict[str, list[float]] = {}
+        self._bandwidth = self._overhead = 0.0
+        self._link = Link(0.0, float("inf"))
+
+    @property
+    def count(self) -> int:
+        """How many microbenchmarks there are."""
+        return 2 * len(self.scale.products) + 2 + (len(self.scale.messages) if self.mesh.size > 1 else 0)
+
+    def run(self) -> Iterator[Measurement]:
+        """Runs the microbenchmarks one after the other."""
+        for dtype in (jnp.bfloat16, jnp.float32):
+            for sizes in self.scale.products:
+                yield self._note(self._product(dtype, *sizes))
+        yield self._note(self._stream())
+        yield self._note(self._small_kernels())
+        if self.mesh.size > 1:
+            yield from map(self._note, self._collectives())
+
+    def _note(self, measurement: Measurement) -> Measurement:
+        self.measured.append(measurement)
+        return measurement
+
+    def hardware(self, name: str = "this") -> Hardware:
+        """Returns the description of the machine."""
+        device = self.mesh.jax_mesh.devices.flat[0]
+        stats = device.memory_stats() if hasattr(device, "memory_stats") else None
+        memory = (stats or {}).get("bytes_limit") or _host_memory() / self.mesh.size
+        return Hardware(
+            name,
+            {dtype: float(np.exp(np.mean(np.log(rates)))) for dtype, rates in self._products.items()},
+            float(memory),
+            self._bandwidth,
+            self._link,
+            overhead=self._overhead,
+            measured=True,
+        )
+
+    def _array(self, dtype: Any, **sizes: int) -> Tensor:
+        dims = (Dim(_EACH, self.mesh.size), *(Dim(name, size) for name, size in sizes.items()))
+        numbers = np.linspace(-1, 1, int(np.prod([d.size for d in dims]))).reshape([d.size for d in dims])
+        return put(Tensor(numbers.astype(dtype), dims), self.mesh, f"{_EACH}:{_AXIS}")
+
+    def _program(self, fn: Callable[..., Any]) -> Program:
+        return spmd(fn, self.mesh, Layout(f"{_EACH}:{_AXIS}"))
+
+    def _product(self, dtype: Any, rows: int, inner: int, columns: int) -> Measurement:
+        a, b = self._array(dtype, rows=rows, inner=inner), self._array(dtype, inner=inner, columns=columns)
+        seconds = fastest(self._program(lambda a, b: einsum(a, b, over="inner")), a, b)
+        rate = 2.0 * rows * inner * columns / seconds
+        name = str(jnp.dtype(dtype))
+        self._products.setdefault(name, []).append(rate)
+        return Measurement(f"{name} product {rows} x {inner} x {columns}", seconds, rate, "FLOP/s")
+
+    def _stream(self) -> Measurement:
+        x = self._array(np.float32, n=self.scale.stream)
+        seconds = fastest(self._program(lambda x: x * 1.5 + 0.5), x)
+        self._bandwidth = 2 * 4 * self.scale.stream / seconds
+        return Measurement(f"read and write {self.scale.stream} numbers", seconds, self._bandwidth, "bytes/s")
+
+    def _small_kernels(self) -> Measurement:
+        x, turns = self._array(np.float32, n=8, m=8), Dim("turns", 500)
+
+        def chain(x: Tensor) -> Tensor:
+            def body(x: Tensor, _: Any) -> Any:
+                return tanh(einsum(x, x.rename(m="k", n="m"), over="m").rename(k="m")), None
+
+            return scan(body, x, over=turns)[0]
+
+        seconds = fastest(self._program(chain), x)
+        self._overhead = seconds / turns.size / 2
+        return Measurement("start a small kernel", self._overhead, 1 / self._overhead, "kernels/s")
+
+    def _collectives(self) -> Iterator[Measurement]:
+        turns, points = Dim("turns", 20), []
+        n = self.mesh.size
+        for size in self.scale.messages:
+            x = self._array(np.float32, n=size)
+
+            def chain(x: Tensor) -> Tensor:
+                def body(total: Tensor, _: Any) -> Any:
+                    return sum(x * total, _EACH) * 1e-3, None
+
+                return scan(body, sum(x, _EACH), over=turns)[0]
+
+            seconds = fastest(self._program(chain), x) / (turns.size + 1)
+            points.append((2 * (n - 1) / n * 4 * size, seconds))
+            yield Measurement(f"all-reduce {size} numbers", seconds, points[-1][0] / seconds, "bytes/s")
+        (small, quick), (large, slow) = points[0], points[-1]
+        bandwidth = (large - small) / max(slow - quick, 1e-9)
+        self._link = Link(max(quick - small / bandwidth, 0.0) / (2 * (n - 1)), bandwidth)
+
+
+def fastest(program: Callable[..., Any], *args: Any, repeats: int = _REPEATS) -> float:
+    """Returns the seconds of the fastest of several calls, compilation left out."""
+    jax.block_until_ready(program(*args))
+    return min(_seconds(program, *args) for _ in range(repeats))
+
+
+def _seconds(program: Callable[..., Any], *args: Any) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(program(*args))
+    return time.perf_counter() - start
+
+
+def _host_memory() -> int:
+    import os
+
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,165 @@
+"""Which operations of a program become one kernel, and what each kernel reads, writes and computes.
+
+A compiler does not run a program operation by operation: elementwise ones are computed inside whatever uses them, and
+only some results are ever written to memory. We assume what XLA does in the main: matrix products, collectives, loops,
+sorts and the like read and write memory; a reduction writes its result; an elementwise value is written only if one of
+those needs it, and is otherwise computed again wherever it is used.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from .communication import is_collective
+from .walk import Block, Step, Value
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Only another view of the same memory, or nothing at all.
+_VIEWS = _names("reshape squeeze expand_dims pvary pcast stop_gradient name copy optimization_barrier reduce_precision")
+_VIEWS |= _names("bitcast_convert_type")
+# Made on the fly wherever they are needed.
+_FREE = _names("iota axis_index broadcast_in_dim create_token random_wrap random_unwrap random_seed")
+_REDUCTIONS = _names(
+    "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin reduce"
+)
+_SCATTERS = _names("scatter scatter-add scatter_add scatter_mul scatter_min scatter_max dynamic_update_slice")
+PRODUCTS = _names("dot_general ragged_dot_general conv_general_dilated")
+_WHOLE = PRODUCTS | _SCATTERS
+_WHOLE |= _names("gather sort top_k approx_top_k cumsum cumprod cummax cummin cumlogsumexp fft threefry2x32")
+_WHOLE |= _names("reduce_window reduce_window_sum reduce_window_max select_and_scatter_add select_and_gather_add")
+_WHOLE |= _names("cholesky lu qr eigh svd triangular_solve scan while cond pallas_call custom_call ffi_call")
+# Elementwise, but too dear to compute again for every use.
+_DEAR = _names("exp exp2 expm1 log log1p tanh logistic erf erf_inv rsqrt sqrt cbrt pow sin cos tan atan2")
+
+
+@dataclass(eq=False)
+class Kernel:
+    """One kernel: the step that writes, and all that is computed on the way."""
+
+    step: Step
+    position: int  # in its block
+    reads: list[Value]
+    writes: list[Value]
+
+    @cached_property
+    def flops(self) -> int:
+        """The FLOPs of its matrix product in one execution; elementwise work counts as memory traffic only."""
+        return flops_of(self.step)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its result may take the place of an operand that is not needed any more."""
+        return not _is_whole(self.step) or self.step.name.startswith("psum")
+
+    @cached_property
+    def bytes(self) -> int:
+        """The bytes it reads and writes in one execution."""
+        if self.step.name in ("gather", "dynamic_slice"):  # reads what it takes, not the table
+            return 2 * sum(v.bytes for v in self.writes) + sum(v.bytes for v in self.reads[1:])
+        if self.step.name in _SCATTERS:  # in place
+            return 3 * self.reads[-1].bytes if self.reads else 0
+        return sum(v.bytes for v in self.reads) + sum(v.bytes for v in self.writes)
+
+
+@dataclass(eq=False)
+class Kernels:
+    """The kernels of a block, in order, and those of the loops and branches in it."""
+
+    block: Block
+    own: "list[Kernel]" = field(default_factory=list)
+    inner: "dict[Step, list[Kernels]]" = field(default_factory=dict)
+    roots: dict[Value, Value] = field(default_factory=dict)  # a view's memory
+
+    def all(self) -> "Iterator[Kernel]":
+        """Iterates over all kernels; a loop is not one, its body's are."""
+        for kernel in self.own:
+            inside = self.inner.get(kernel.step)
+            if inside is None:
+                yield kernel
+            else:
+                for one in inside:
+                    yield from one.all()
+
+    def root(self, value: Value) -> Value:
+        """Returns the value whose memory a view shows."""
+        while value in self.roots:
+            value = self.roots[value]
+        return value
+
+
+def kernels_of(block: Block) -> Kernels:
+    """Cuts a block into kernels."""
+    made = Kernels(block)
+    for step in block.steps:
+        if step.name in _VIEWS and step.inputs:
+            made.roots.update((out, step.inputs[0]) for out in step.outputs)
+    stored = _stored(block, made)
+    for position, step in enumerate(block.steps):
+        if step.blocks:
+            made.inner[step] = [kernels_of(inner) for inner in step.blocks]
+        writes = [v for v in step.outputs if v in stored and v not in made.roots]
+        if writes:
+            made.own.append(Kernel(step, position, _reads(step, stored, made), writes))
+    return made
+
+
+def _stored(block: Block, made: Kernels) -> set[Value]:
+    """Returns the values that are written to memory."""
+    stored = set(block.inputs)
+    for value in block.outputs:
+        stored.add(made.root(value))
+    for step in block.steps:
+        if _is_whole(step):
+            stored.update(step.outputs)
+            for v in step.inputs:
+                root = made.root(v)
+                if not root.is_constant and not _is_made_on_the_fly(root):
+                    stored.add(root)
+        elif step.name in _REDUCTIONS or (step.name in _DEAR and len(step.outputs[0].consumers) > 1):
+            stored.update(step.outputs)
+    return stored
+
+
+def _is_whole(step: Step) -> bool:
+    return step.name in _WHOLE or is_collective(step) or bool(step.blocks)
+
+
+def _is_made_on_the_fly(value: Value) -> bool:
+    return value.maker is not None and value.maker.name in _FREE and not value.maker.inputs
+
+
+def _reads(step: Step, stored: set[Value], made: Kernels) -> list[Value]:
+    """Returns the stored values that a kernel reads, through all that it computes on the way."""
+    found: dict[Value, None] = {}
+    todo, seen = list(reversed(step.inputs)), set()
+    while todo:
+        value = made.root(todo.pop())
+        if value in seen:
+            continue
+        seen.add(value)
+        if value in stored:
+            found[value] = None
+        elif value.maker is not None:
+            todo.extend(reversed(value.maker.inputs))
+    return list(found)
+
+
+def flops_of(step: Step) -> int:
+    """Returns the FLOPs of a matrix product or convolution in one execution, 0 for anything else."""
+    if step.name == "dot_general":
+        (contracted, _), _ = step.params["dimension_numbers"]
+        return 2 * step.outputs[0].size * math.prod(step.inputs[0].shape[i] for i in contracted)
+    if step.name == "ragged_dot_general":
+        return 2 * step.outputs[0].size * step.inputs[0].shape[-1]
+    if step.name == "conv_general_dilated":
+        numbers = step.params["dimension_numbers"]
+        kernel = step.inputs[1]
+        return 2 * step.outputs[0].size * kernel.size // kernel.shape[numbers.rhs_spec[0]]
+    if step.name == "pallas_call" and step.params.get("cost_estimate") is not None:
+        return step.params["cost_estimate"].flops
+    return 0

@@ -1,0 +1,165 @@
+"""How much memory a program needs on one processor, by liveness.
+
+The arguments are there from beginning to end (a result may take over a donated one's). Every other stored value lives
+from the kernel that writes it to the last that reads it; at each kernel we add up what is alive, and inside a loop what
+its body needs on top. The largest sum is the peak, and its parts are named by what they are for.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..ops.gradients import GRADIENT
+from .kernels import Kernel, Kernels
+from .walk import Step, Value
+
+CLASSES = ("parameters", "optimizer", "gradients", "activations", "temporaries")
+_Use = Counter[str]
+
+
+@dataclass
+class Memory:
+    """The memory of a program on one processor at its peak, by class."""
+
+    classes: dict[str, int]
+    peak: int
+
+    def as_dict(self) -> dict[str, int]:
+        """Returns bytes by class, and their sum, `peak`."""
+        return {**self.classes, "peak": self.peak}
+
+
+def memory_of(kernels: Kernels, roles: Sequence[str | None], donated: Sequence[bool]) -> Memory:
+    """Adds up the memory of a program.
+
+    Args:
+        kernels: the program.
+        roles: what each of its inputs is stored as ("param", "optimizer", or None).
+        donated: whether a result may take over an input's memory.
+    """
+    names = {"param": "parameters", "optimizer": "optimizer"}
+    arguments: _Use = Counter()
+    for value, role in zip(kernels.block.inputs, roles, strict=True):
+        arguments[names.get(role or "", "inputs")] += value.bytes
+    free = Counter(v.bytes for v, given in zip(kernels.block.inputs, donated, strict=True) if given)
+    results: _Use = Counter()
+    owned = set()
+    for value in dict.fromkeys(map(kernels.root, kernels.block.outputs)):
+        if value in kernels.block.inputs:
+            continue
+        owned.add(value)
+        if free[value.bytes] > 0:
+            free[value.bytes] -= 1
+        else:
+            results["results"] += value.bytes
+            while (earlier := _taken_over(value, kernels, owned)) is not None:
+                owned.add(earlier)
+                value = earlier
+    inside = _Liveness(kernels, owned).peak()
+    total = arguments + results + inside
+    return Memory({name: total.get(name, 0) for name in (*CLASSES, "inputs", "results")}, sum(total.values()))
+
+
+def _taken_over(result: Value, kernels: Kernels, owned: set[Value]) -> Value | None:
+    """Returns a value, if there is one, that can stand in a result's memory until the result replaces it."""
+    kernel = next((k for k in kernels.own if result in k.writes), None)
+    if kernel is None or not kernel.is_in_place:
+        return None
+    inputs = set(kernels.block.inputs)
+    same = [v for v in kernel.reads if v.bytes == result.bytes and v not in owned and v not in inputs]
+    return next((v for v in same if all(k.position <= kernel.position for k in kernels.own if v in k.reads)), None)
+
+
+class _Liveness:
+    """The sweep over the kernels of one block."""
+
+    def __init__(self, kernels: Kernels, owned: set[Value]):
+        """Reads when each value is last needed; `owned` are counted elsewhere."""
+        self.kernels = kernels
+        self.owned = owned | set(kernels.block.inputs)
+        self.written = {v: kernel.position for kernel in kernels.own for v in kernel.writes}
+        self.last: dict[Value, int] = {}
+        for kernel in kernels.own:
+            for value in kernel.reads:
+                self.last[value] = kernel.position
+        for value in map(kernels.root, kernels.block.outputs):
+            self.last[value] = len(kernels.block.steps)
+
+    def peak(self) -> _Use:
+        """Returns the bytes by class at the moment when they are most."""
+        alive: dict[Value, str] = {}
+        use: _Use = Counter()
+        best: _Use = Counter()
+        for kernel in sorted(self.kernels.own, key=self._start):
+            for value in kernel.writes:
+                if value not in self.owned and value not in alive:
+                    alive[value] = self._class(value)
+                    use[alive[value]] += value.bytes
+            now = use + self._inside(kernel)
+            if sum(now.values()) > sum(best.values()):
+                best = now
+            for value in [v for v in alive if self.last.get(v, -1) <= self._start(kernel)]:
+                use[alive.pop(value)] -= value.bytes
+        return best
+
+    def _start(self, kernel: Kernel) -> float:
+        """A gather starts as soon as it can: compilers hide its time behind the work before it is needed."""
+        if not kernel.step.name.startswith("all_gather"):
+            return kernel.position
+        return max((self.written.get(v, -1) for v in kernel.reads), default=-1) + 0.5
+
+    def _inside(self, kernel: Kernel) -> _Use:
+        """Returns what a loop's or branch's body needs on top of what goes in and comes out."""
+        bodies = [
+            _Liveness(inner, _in_place(kernel.step, inner)).peak() + _slices(kernel.step, inner)
+            for inner in self.kernels.inner.get(kernel.step, ())
+        ]
+        return max(bodies, key=lambda use: sum(use.values()), default=Counter())
+
+    def _class(self, value: Value) -> str:
+        users = _users(value)
+        if any(user.name == "name" and user.params.get("name") == GRADIENT for user in users):
+            return "gradients"
+        made_forward = value.maker is not None and value.maker.phase == "forward"
+        if made_forward and any(user.phase in ("backward", "recompute") for user in users):
+            return "activations"
+        return "temporaries"
+
+
+def _users(value: Value) -> list[Step]:
+    """Returns the steps that use a value, through views of it."""
+    found: list[Step] = []
+    todo = [value]
+    while todo:
+        for step in todo.pop().consumers:
+            found.append(step)
+            if step.name in ("reshape", "transpose", "name", "squeeze", "pvary"):
+                todo.extend(step.outputs)
+    return found
+
+
+def _in_place(step: Step, body: Kernels) -> set[Value]:
+    """Returns the results of a loop's body that are written right into the stacked result."""
+    if step.name != "scan":
+        return set()
+    return {body.root(v) for v in body.block.outputs[step.params["num_carry"] :] if len(_users(v)) == 0}
+
+
+def _slices(step: Step, body: Kernels) -> _Use:
+    """Returns what a scan's slices need.
+
+    That is memory of their own where a kernel wants them whole, and a narrower copy of all of them where the body only
+    ever casts them down: XLA does that once, before the loop.
+    """
+    if step.name != "scan":
+        return Counter()
+    first = step.params["num_consts"] + step.params["num_carry"]
+    whole = {v for kernel in body.own if kernel.flops or kernel.step.blocks for v in kernel.reads}
+    use: _Use = Counter()
+    for value in body.block.inputs[first:]:
+        casts = {user.outputs[0].bytes for user in value.consumers if user.name == "convert_element_type"}
+        if value in whole:
+            use["temporaries"] += value.bytes
+        elif casts and max(casts) < value.bytes and all(u.name == "convert_element_type" for u in value.consumers):
+            use["temporaries"] += max(casts) * step.params["length"]
+    return use

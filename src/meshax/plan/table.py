@@ -1,0 +1,73 @@
+"""A report as text for a terminal."""
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from .communication import merged
+
+if TYPE_CHECKING:
+    from .report import Report
+
+_WIDTH = 140
+
+
+def as_text(report: "Report") -> str:
+    """Returns the collectives as a table, then what else is worth knowing."""
+    table = Table(title=report.program, title_justify="left")
+    for column in ("collective", "axes", "operand", "times", "bytes sent", "phase", "op", "line"):
+        table.add_column(column, justify="right" if column in ("times", "bytes sent") else "left")
+    for c, times in merged(report.collectives):
+        operand = f"{c.dtype}[{','.join(map(str, c.shape))}]"
+        table.add_row(c.kind, "+".join(c.axes), operand, str(times), f"{c.wire_bytes * times:,}", c.phase, c.op, c.line)
+    console = Console(width=_WIDTH, color_system=None)
+    with console.capture() as captured:
+        console.print(table if report.collectives else f"{report.program}\nno communication", markup=False)
+    return "\n".join([captured.get().rstrip(), *_summary(report)]) + "\n"
+
+
+def _summary(report: "Report") -> list[str]:
+    memory = report.memory
+    classes = ", ".join(f"{name} {show_bytes(n)}" for name, n in memory.items() if n and name != "peak")
+    lines = [
+        f"{report.wire_bytes:,} bytes sent by each processor",
+        f"{show_count(report.flops)}FLOPs of matrix products on each processor",
+        f"{show_bytes(memory['peak'])} of memory at the peak on each processor: {classes}",
+    ]
+    for d in report.duplicates[:5]:
+        who = " and ".join(map(repr, d.axes))
+        lines.append(
+            f"done twice: {d.op or 'a product'} at {d.line}, {show_count(d.wasted)}FLOPs: no rule splits it over {who}"
+        )
+    for name, waste in report.padding.items():
+        lines.append(f"padding: {name}:{waste['size']} is stored as {waste['stored']}, {waste['waste']:.0%} is waste")
+    for r in report.replicated[:5]:
+        lines.append(f"replicated: {r.name} {r.dims}, {show_bytes(r.bytes)} on all processors along {'+'.join(r.axes)}")
+    if report.unused_rules:
+        lines.append(f"rules not used by this program: {', '.join(report.unused_rules)}")
+    return lines
+
+
+def show_bytes(count: float) -> str:
+    """Returns a number of bytes for reading: `1.2 GB`."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def show_count(count: float) -> str:
+    """Returns a large number with the prefix of its unit: `1.2 G`, to be followed by the unit."""
+    for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count:.0f} "
+
+
+def show_seconds(seconds: float) -> str:
+    """Returns a time for reading: `1.2 ms`."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
