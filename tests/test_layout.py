@@ -317,8 +317,8 @@ MISTAKES = {
             mx.zeros(hidden),
         ),
         (
-            "dims of the operands of one operation are split over the same mesh axis: 'batch' and 'length' over "
-            "'rows'; 'batch' and 'hidden' over 'cols'.\n"
+            "dims of the operands of one operation are split over the same mesh axis: 'length' and 'batch' over "
+            "'rows'; 'hidden' and 'batch' over 'cols'.\n"
             "  values: [length:4/rows] and [hidden:10/cols] and [batch:6/rows+cols] under "
             'Layout("batch:rows+cols length:rows hidden:cols")\n'
             "  rule: an axis splits at most one of the dims that meet in a tensor.\n"

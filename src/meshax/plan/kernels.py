@@ -57,6 +57,16 @@ class Kernel:
         return not _is_whole(self.step) or self.step.name.startswith("psum")
 
     @cached_property
+    def workspace(self) -> int:
+        """The bytes it needs while it runs: a matrix product that sums over leading dimensions transposes first."""
+        if self.step.name != "dot_general":
+            return 0
+        (left, _), _ = self.step.params["dimension_numbers"]
+        operand = self.step.inputs[0]
+        trailing = set(range(len(operand.shape) - len(left), len(operand.shape)))
+        return 0 if set(left) == trailing else operand.bytes
+
+    @cached_property
     def bytes(self) -> int:
         """The bytes it reads and writes in one execution."""
         if self.step.name in ("gather", "dynamic_slice"):  # reads what it takes, not the table

@@ -15,6 +15,7 @@ from .walk import Step, Value
 
 CLASSES = ("parameters", "optimizer", "gradients", "activations", "temporaries")
 _Use = Counter[str]
+_GAPS = 1.07  # values of many sizes do not pack without gaps
 
 
 @dataclass
@@ -56,7 +57,7 @@ def memory_of(kernels: Kernels, roles: Sequence[str | None], donated: Sequence[b
                 owned.add(earlier)
                 value = earlier
     inside = _Liveness(kernels, owned).peak()
-    total = arguments + results + inside
+    total = arguments + results + Counter({name: round(size * _GAPS) for name, size in inside.items()})
     return Memory({name: total.get(name, 0) for name in (*CLASSES, "inputs", "results")}, sum(total.values()))
 
 
@@ -95,7 +96,7 @@ class _Liveness:
                 if value not in self.owned and value not in alive:
                     alive[value] = self._class(value)
                     use[alive[value]] += value.bytes
-            now = use + self._inside(kernel)
+            now = use + self._inside(kernel) + Counter(temporaries=kernel.workspace)
             if sum(now.values()) > sum(best.values()):
                 best = now
             for value in [v for v in alive if self.last.get(v, -1) <= self._start(kernel)]:
@@ -148,18 +149,17 @@ def _in_place(step: Step, body: Kernels) -> set[Value]:
 def _slices(step: Step, body: Kernels) -> _Use:
     """Returns what a scan's slices need.
 
-    That is memory of their own where a kernel wants them whole, and a narrower copy of all of them where the body only
-    ever casts them down: XLA does that once, before the loop.
+    That is memory of their own; or a narrower copy of all of them where the body only ever casts them down: XLA does
+    that once, before the loop.
     """
     if step.name != "scan":
         return Counter()
     first = step.params["num_consts"] + step.params["num_carry"]
-    whole = {v for kernel in body.own if kernel.flops or kernel.step.blocks for v in kernel.reads}
     use: _Use = Counter()
     for value in body.block.inputs[first:]:
         casts = {user.outputs[0].bytes for user in value.consumers if user.name == "convert_element_type"}
-        if value in whole:
-            use["temporaries"] += value.bytes
-        elif casts and max(casts) < value.bytes and all(u.name == "convert_element_type" for u in value.consumers):
+        if casts and max(casts) < value.bytes and all(u.name == "convert_element_type" for u in value.consumers):
             use["temporaries"] += max(casts) * step.params["length"]
+        elif value.consumers:
+            use["temporaries"] += value.bytes
     return use
