@@ -12,6 +12,7 @@ from .ops import *  # noqa: F403  # what each module of operations lists in its 
 from .ops import __all__ as _ops
 from .ops import randomness as random
 from .plan.report import explain as _explain
+from .plan.search import auto_layout
 from .program import Program, put, spmd
 from .tensor import Tensor, param, tensor
 
@@ -22,5 +23,5 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError", "Dim", "DimError", "DtypeError", "Layout", "LayoutError", "Mesh", "MeshError", "MeshaxError",
-    "OptimizerError", "Program", "ShapeError", "Tensor", "dims", "param", "put", "random", "spmd", "tensor", *_ops,
+    "OptimizerError", "Program", "ShapeError", "Tensor", "auto_layout", "dims", "param", "put", "random", "spmd", "tensor", *_ops,
 ]  # fmt: skip

@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 import jax.extend
-from jax.interpreters import partial_eval
+import jax.extend.core
+from jax.interpreters import ad, partial_eval
 
 _NONE: frozenset[str] = frozenset()
 
@@ -80,3 +81,14 @@ def typed_outputs(like: Any) -> Iterator[None]:
         yield
     finally:
         struct.manual_axis_type = own
+
+
+# An identity that carries the names of an array's dimensions into the jaxpr, also into that of the backward pass.
+_named = jax.extend.core.Primitive("named")
+_named.def_abstract_eval(lambda x, *, names: x)
+ad.deflinear2(_named, lambda ct, x, *, names: [_named.bind(ct, names=names)])
+
+
+def named(x: Any, names: tuple[str, ...]) -> Any:
+    """Returns the same traced array, with names for whoever reads the jaxpr. Such a trace cannot be compiled."""
+    return _named.bind(x, names=names)

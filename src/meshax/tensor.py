@@ -6,7 +6,8 @@ unsettled: a pending sum, or still split along a dim that has been renamed to an
 which collective settles it; flattening the pytree does too, so what crosses a JAX boundary is always settled.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,13 +15,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import collectives
-from .compat import is_traced, varying_axes
+from .compat import is_traced, named, varying_axes
 from .dims import Dim, DimLike, Dims, DimsLike, as_list, find, show, sizes, unique
 from .errors import LayoutError, MeshaxError, ShapeError
 from .layout import Placement, Setting, canonical, current
 from .transfer import crop, move
 
 Array = Any
+
+_recording: Callable[[Array, Dims], Array] | None = None
+
+
+@contextlib.contextmanager
+def recording_names() -> Iterator[None]:
+    """Writes the names of every tensor made inside into the trace, for a reader that follows dims through it."""
+    global _recording
+    _recording = lambda x, dims: named(x, tuple(d.name for d in dims)) if is_traced(x) and x.shape == sizes(dims) else x
+    try:
+        yield
+    finally:
+        _recording = None
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -39,7 +53,7 @@ class Tensor:
         placement: Placement | None = None,
         pending: frozenset[str] = frozenset(),
     ):
-        self._array = array
+        self._array = array if _recording is None else _recording(array, dims)
         self.dims = dims
         self.role = role
         self._placement = placement  # None: as the layout says

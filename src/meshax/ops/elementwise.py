@@ -47,6 +47,8 @@ def lift(fn: Callable[..., Any], *, name: str | None = None) -> Callable[..., Te
         return apply(functools.partial(fn, **options) if options else fn, operands, called)
 
     lifted.__name__ = lifted.__qualname__ = called
+    if called.isidentifier():  # tracebacks and reports know a function by the name in its code
+        lifted.__code__ = lifted.__code__.replace(co_name=called, co_qualname=called)
     lifted.__doc__ = f"Applies `{called}` elementwise, by name.\n\nCommunication: none; a pending sum is reduced first."
     return lifted
 

@@ -89,13 +89,24 @@ def _records(step: Step, axis_sizes: Mapping[str, int]) -> Iterator[Collective]:
 
 def _phase(step: Step, kind: str) -> str:
     """The sum of a gradient belongs to the backward pass, also if it waited until the update needed it."""
-    makers = [v.maker for v in step.inputs]
-    if step.phase == "update" and kind in ("all-reduce", "reduce-scatter"):
-        while makers and makers[0] is not None and makers[0].name in ("name", "pad", "convert_element_type"):
-            makers = [v.maker for v in makers[0].inputs]
-        if makers and makers[0] is not None and makers[0].phase == "backward":
-            return "backward"
+    if step.phase == "update" and kind in ("all-reduce", "reduce-scatter") and _is_gradient(step):
+        return "backward"
     return step.phase
+
+
+# What a pending sum may go through before it is summed.
+_LINEAR = frozenset(["name", "pad", "convert_element_type", "reshape", "transpose", "copy", "neg", "mul", "div", "add", "sub", "add_any"])
+
+
+def _is_gradient(step: Step) -> bool:
+    makers = [v.maker for v in step.inputs if v.maker is not None]
+    while makers:
+        maker = makers.pop()
+        if maker.phase == "backward":
+            return True
+        if maker.name in _LINEAR:
+            makers += [v.maker for v in maker.inputs if v.maker is not None]
+    return False
 
 
 def _op(step: Step) -> str:

@@ -21,7 +21,7 @@ def _names(text: str) -> frozenset[str]:
 
 # Only another view of the same memory, or nothing at all.
 _VIEWS = _names("reshape squeeze expand_dims pvary pcast stop_gradient name copy optimization_barrier reduce_precision")
-_VIEWS |= _names("bitcast_convert_type")
+_VIEWS |= _names("bitcast_convert_type named")
 # Made on the fly wherever they are needed.
 _FREE = _names("iota axis_index broadcast_in_dim create_token random_wrap random_unwrap random_seed")
 _REDUCTIONS = _names(
@@ -50,6 +50,11 @@ class Kernel:
     def flops(self) -> int:
         """The FLOPs of its matrix product in one execution; elementwise work counts as memory traffic only."""
         return flops_of(self.step)
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether each element of its result is computed from few of its operands'."""
+        return not _is_whole(self.step) and self.step.name not in _REDUCTIONS
 
     @property
     def is_in_place(self) -> bool:

@@ -83,8 +83,17 @@ class _Liveness:
         for kernel in kernels.own:
             for value in kernel.reads:
                 self.last[value] = kernel.position
+        for kernel in kernels.own:
+            for value in self._transposed_from(kernel):
+                self.last[value] = max(self.last[value], kernel.position)
         for value in map(kernels.root, kernels.block.outputs):
             self.last[value] = len(kernels.block.steps)
+
+    def _transposed_from(self, kernel: Kernel) -> Sequence[Value]:
+        """Returns what a product's transposed operand is computed from: its elementwise part is done again for it."""
+        operand = self.kernels.root(kernel.step.inputs[0]) if kernel.workspace else None
+        maker = next((k for k in self.kernels.own if operand in k.writes), None)
+        return maker.reads if maker is not None and maker.is_elementwise else ()
 
     def peak(self) -> _Use:
         """Returns the bytes by class at the moment when they are most."""

@@ -168,12 +168,16 @@ class Report:
         return self.time(hardware).total
 
     def utilization(self, hardware: str | Hardware | None = None) -> float:
-        """Returns what part of the peak the matrix products reach, those done twice counted once."""
+        """Returns what part of the peak the matrix products reach that the model needs.
+
+        Those that several processors do count once, those done again in the backward pass (`mx.remat`) not at all.
+        """
         machine = find(hardware)
-        products = [(s, flops_of(s)) for s in self.block.all_steps() if flops_of(s)]
-        ideal = sum(n * s.times / machine.peak(s.inputs[0].dtype) for s, n in products)
-        useful = 1 - self.duplicated_flops / self.flops if self.flops else 0.0
-        return ideal * useful / self.seconds(machine) if ideal else 0.0
+        needed = [(s, flops_of(s)) for s in self.block.all_steps() if flops_of(s) and s.phase != "recompute"]
+        ideal = sum(
+            n * s.times / self.sameness.copies(s, self.axis_sizes) / machine.peak(s.inputs[0].dtype) for s, n in needed
+        )
+        return ideal / self.seconds(machine) if ideal else 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Returns all of it as plain data."""
@@ -285,7 +289,7 @@ def explain(program: Program, *args: Any) -> Report:
             named.add(shape)
             tensors.append(Stored(show(shape), "inside", role, "", shape, placement, 0))
     donated = [i in fresh.donate for i, arg in enumerate(args) for _ in jax.tree.leaves(arg, is_leaf=is_tensor)]
-    return Report(repr(program), fresh.setting, read(closed), tensors, donated)
+    return Report(repr(program), fresh.setting, read(closed, program.fn), tensors, donated)
 
 
 def _stored(tree: Any, kind: str, program: Program) -> list[Stored]:

@@ -49,6 +49,15 @@ class Sameness:
         """Returns the axes along which processors give a step different operands."""
         return _SAME.union(*(self.differs(v) for v in step.inputs))
 
+    def copies(self, step: Step, axis_sizes: Mapping[str, int]) -> int:
+        """Returns how many processors compute a step alike."""
+        return math.prod(axis_sizes[axis] for axis in self.same_axes(step, axis_sizes))
+
+    def same_axes(self, step: Step, axis_sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """Returns the axes along which several processors compute a step alike."""
+        differs = self.step_differs(step)
+        return tuple(axis for axis, size in axis_sizes.items() if size > 1 and axis not in differs)
+
     def _run(self, block: Block, inputs: Sequence[_Axes]) -> list[_Axes]:
         for value, axes in zip(block.inputs, inputs, strict=True):
             self._differs[value] = self.differs(value) | axes
@@ -97,8 +106,7 @@ def duplicates_of(flops: Mapping[Step, int], sameness: Sameness, axis_sizes: Map
     """Returns the products that several processors compute alike, those of one line together, largest first."""
     found: dict[tuple[str, str, tuple[str, ...]], int] = {}
     for step, count in flops.items():
-        differs = sameness.step_differs(step)
-        same = tuple(axis for axis, size in axis_sizes.items() if size > 1 and axis not in differs)
+        same = sameness.same_axes(step, axis_sizes)
         if same and count:
             key = (step.source.line, step.source.op, same)
             found[key] = found.get(key, 0) + count * step.times

@@ -6,6 +6,7 @@ runs, and where it comes from. All values are one processor's.
 """
 
 import contextlib
+import functools
 import importlib.util
 import math
 import os
@@ -80,13 +81,15 @@ class Step:
     tracebacks: tuple[Any, ...]  # its own, then those of the calls around it
     times: int  # executions in one call of the program
     around: "Step | None"  # the loop or branch it stands in
+    program: "Source"  # where the function of the program is defined
     blocks: "list[Block]" = field(default_factory=list)
     phase: str = "forward"
 
     @cached_property
     def source(self) -> "Source":
         """The user's line that caused it, and the operation of ours which that line calls."""
-        return self._own_source or _neighbours_source(self) or (self.around.source if self.around else Source())
+        found = self._own_source or _neighbours_source(self)
+        return found or (self.around.source if self.around else self.program)
 
     @cached_property
     def _own_source(self) -> "Source | None":
@@ -131,15 +134,16 @@ class Block:
                 yield from block.all_steps()
 
 
-def read(closed: Any) -> Block:
+def read(closed: Any, fn: Any = None) -> Block:
     """Reads the jaxpr of a program: the block that each processor runs, dead code left out.
 
-    The inputs are those of the program, one for each leaf of its arguments.
+    The inputs are those of the program, one for each leaf of its arguments. A step that no line of the function asks
+    for (an argument is returned under another name, and gathered) has the line where the function is defined.
     """
     outer = live_jaxpr(closed)
     (call,) = (eqn for eqn in outer.eqns if eqn.primitive.name == "shard_map")
     inner = call.params["jaxpr"]
-    block = _Reader().block(inner, 1, str(call.source_info.name_stack), None)
+    block = _Reader(_definition(fn)).block(inner, 1, str(call.source_info.name_stack), None)
     made = dict(zip(call.invars, block.inputs, strict=True))
     block.inputs = [made.get(v) or Value(None) for v in outer.invars]
     _mark_phases(block)
@@ -148,6 +152,9 @@ def read(closed: Any) -> Block:
 
 class _Reader:
     """Reads nested jaxprs; remembers which value a variable of a jaxpr stands for."""
+
+    def __init__(self, program: Source):
+        self.program = program
 
     def block(self, jaxpr: Any, times: int, scope: str, around: Step | None) -> Block:
         inputs = [Value(v.aval) for v in jaxpr.invars]
@@ -179,7 +186,8 @@ class _Reader:
                 made = self._inline(inner[0], given, times, inside, around, tracebacks, into)
             else:
                 made = [Value(v.aval) for v in eqn.outvars]
-                step = Step(eqn.primitive.name, _params(eqn), given, made, inside, tracebacks, times, around)
+                name, params = eqn.primitive.name, _params(eqn)
+                step = Step(name, params, given, made, inside, tracebacks, times, around, self.program)
                 into.append(step)
                 for value in given:
                     value.consumers.append(step)
@@ -190,6 +198,15 @@ class _Reader:
                     step.blocks = [self.block(one, times * repeats, inside, step) for one in inner]
             values.update(zip(eqn.outvars, made, strict=True))
         return [value_of(v) for v in jaxpr.outvars]
+
+
+def _definition(fn: Any) -> Source:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    code = getattr(fn, "__code__", None)
+    if code is None or code.co_filename.startswith(OURS):
+        return Source()
+    return Source(code.co_filename, code.co_firstlineno, "return")
 
 
 def _inner_programs(eqn: Any) -> list[Any]:
@@ -242,19 +259,29 @@ def _is_standard(file: str) -> bool:
 
 def _neighbours_source(step: Step, reach: int = 12) -> Source | None:
     """Returns the source of what made a step's operands, or else of what first uses its result."""
-    makers: list[Step] = [step]
-    for _ in range(reach):
-        makers = [v.maker for s in makers for v in s.inputs if v.maker is not None]
-        for maker in makers:
-            if maker._own_source:
-                return maker._own_source
-    consumers = [step]
-    for _ in range(reach):
-        consumers = [user for s in consumers for v in s.outputs for user in v.consumers]
-        for user in consumers:
-            if user._own_source:
-                return user._own_source
+    for neighbours in (_makers, _users):
+        near = [step]
+        for _ in range(reach):
+            near = list(dict.fromkeys(n for s in near for n in neighbours(s)))
+            for neighbour in near:
+                if neighbour._own_source:
+                    return neighbour._own_source
     return None
+
+
+def _makers(step: Step) -> Iterator[Step]:
+    """Iterates over what made the operands; what a loop or branch of ours made was made inside of it."""
+    for value in step.inputs:
+        maker = value.maker
+        while maker is not None and maker.blocks and not maker._own_source:
+            value = maker.blocks[-1].outputs[maker.outputs.index(value)]
+            maker = value.maker
+        if maker is not None:
+            yield maker
+
+
+def _users(step: Step) -> Iterator[Step]:
+    return (user for value in step.outputs for user in value.consumers)
 
 
 def _mark_phases(block: Block) -> None:
