@@ -1,12 +1,15 @@
-"""For users' own tests: does a function give the same result under every layout?
+"""For users' own tests: does a function give the same result under every layout, and does it still send the same?
 
 The promise of meshax is that a layout changes speed and memory, never results. It holds for every operation of ours,
 and so for a function made of them; a kernel called through `mx.local`, or an array taken out of a tensor, can break it.
+What a program sends follows from its layout, and one changed line can multiply it: a stored list notices.
 """
 
 import itertools
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,17 +17,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from .errors import LayoutError
+from .errors import ArgumentError, LayoutError
 from .layout import Layout, Setting, canonical, current, partition_spec
 from .mesh import Mesh
 from .ops.creation import zeros
 from .ops.gradients import value_and_grad
 from .ops.reduction import sum as sum_
-from .program import spmd
+from .plan import golden as golden_
+from .plan.report import explain
+from .program import Program, spmd
 from .tensor import Tensor, is_tensor, tensor
 from .transfer import fill_padding
 
-__all__ = ["forward_and_gradient", "layout_invariance", "layouts_of", "place_with_garbage"]
+__all__ = ["assert_collectives", "forward_and_gradient", "layout_invariance", "layouts_of", "place_with_garbage"]
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-9, "bfloat16": 4e-2, "float16": 4e-3}
 _GARBAGE = -(10**6)
@@ -81,6 +86,55 @@ def layout_invariance(
             checked += 1
     assert checked, "no layout could be checked: under each of them dims collide"
     return checked
+
+
+_UPDATE = "MESHAX_UPDATE_GOLDEN"
+
+
+def assert_collectives(program: Program, args: Sequence[Any], golden: str | Path | list[dict[str, Any]]) -> None:
+    """Checks that a program's collectives are those that were written down. Nothing runs.
+
+    Args:
+        program: what `mx.spmd` made; its mesh may be abstract.
+        args: its arguments, in a tuple; tensors of `jax.ShapeDtypeStruct` do.
+        golden: the path of a JSON file, or the list itself. With MESHAX_UPDATE_GOLDEN=1 in the environment, the file is
+            written instead of compared.
+
+    Raises:
+        AssertionError: says by lines of the program which collectives are new, gone, or changed in number or size.
+    """
+    if not isinstance(args, tuple | list):
+        raise ArgumentError(
+            "assert_collectives takes the arguments of the program in a tuple.",
+            values=type(args).__name__,
+            fix="write assert_collectives(program, (w, x), golden).",
+        )
+    now = golden_.records(explain(program, *args))
+    if isinstance(golden, list):
+        if changes := golden_.difference(golden_.checked(golden), now):
+            raise AssertionError(
+                f"the collectives of {program.__name__} have changed:\n{changes}\nIf this is meant, the list is now:\n"
+                + golden_.as_json(now)
+            )
+        return
+    path = Path(golden)
+    if os.environ.get(_UPDATE) == "1":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(golden_.as_json(now), encoding="utf-8")
+        return
+    if not path.exists():
+        raise AssertionError(f"{golden} does not exist yet. Write it with {_UPDATE}=1 in the environment, and keep it.")
+    try:
+        before = golden_.from_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise AssertionError(
+            f"{golden} holds no collectives. Write it anew with {_UPDATE}=1 in the environment."
+        ) from error
+    if changes := golden_.difference(before, now):
+        raise AssertionError(
+            f"the collectives of {program.__name__} are not those in {golden}:\n{changes}\n"
+            f"If this is meant, write the file anew with {_UPDATE}=1 in the environment."
+        )
 
 
 def layouts_of(mesh: Mesh, names: Sequence[str], seed: int = 0) -> Iterator[Layout]:

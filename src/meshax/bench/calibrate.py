@@ -6,7 +6,7 @@ alone says nothing. Of several repetitions the fastest counts; noise only ever m
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..layout import Layout
 from ..mesh import Mesh
 from ..ops import einsum, scan, sum, tanh
 from ..plan.hardware import Hardware, Link
+from ..plan.table import show_bytes, show_count, show_seconds
 from ..program import Program, put, spmd
 from ..tensor import Tensor
 
@@ -168,6 +169,21 @@ class Calibration:
         (small, quick), (large, slow) = points[0], points[-1]
         bandwidth = (large - small) / max(slow - quick, 1e-9)
         self._link = Link(max(quick - small / bandwidth, 0.0) / (2 * (n - 1)), bandwidth)
+
+
+def as_text(measured: Sequence[Measurement], hardware: Hardware) -> str:
+    """Returns the measurements as a table, then what follows from them."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("measured", "time", "reached", title="this machine", title_justify="left")
+    for m in measured:
+        table.add_row(m.what, show_seconds(m.seconds), f"{show_count(m.rate)}{m.unit}")
+    console = Console(width=100, color_system=None)
+    with console.capture() as captured:
+        console.print(table, markup=False)
+    products = ", ".join(f"{dtype} {show_count(rate)}FLOP/s" for dtype, rate in hardware.flops.items())
+    return captured.get() + f"a processor: {products}; {show_bytes(hardware.memory)} of memory\n"
 
 
 def fastest(program: Callable[..., Any], *args: Any, repeats: int = _REPEATS) -> float:

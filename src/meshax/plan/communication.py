@@ -95,7 +95,10 @@ def _phase(step: Step, kind: str) -> str:
 
 
 # What a pending sum may go through before it is summed.
-_LINEAR = frozenset(["name", "pad", "convert_element_type", "reshape", "transpose", "copy", "neg", "mul", "div", "add", "sub", "add_any"])
+_LINEAR = frozenset(
+    {"name", "pad", "convert_element_type", "reshape", "transpose", "copy"}
+    | {"neg", "mul", "div", "add", "sub", "add_any"}
+)
 
 
 def _is_gradient(step: Step) -> bool:

@@ -7,6 +7,7 @@ the machine (H200, CPU), and assumed alike on its relatives.
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -117,6 +118,26 @@ KNOWN: dict[str, Hardware] = {
         ),
     )
 }
+
+
+def parse_bytes(text: str) -> float:
+    """Reads a size of memory: "16GB", "8GiB", "80e9".
+
+    >>> parse_bytes("16GB"), parse_bytes("8 GiB")
+    (16000000000.0, 8589934592.0)
+    """
+    match = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
+    try:
+        number = float(match[1]) if match else 0.0
+    except ValueError:
+        number = 0.0
+    if match is None or not number or (match[3] and not match[2]):
+        raise ArgumentError(
+            f"{text!r} is not a size of memory.",
+            rule="a size is a positive number and a unit: kB, MB, GB, TB, or KiB, MiB, GiB, TiB.",
+            fix="write for example 16GB, 8GiB or 80e9.",
+        )
+    return number * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ")
 
 
 def calibrated_path() -> Path:

@@ -2,19 +2,23 @@
 
 The arguments are there from beginning to end (a result may take over a donated one's). Every other stored value lives
 from the kernel that writes it to the last that reads it; at each kernel we add up what is alive, and inside a loop what
-its body needs on top. The largest sum is the peak, and its parts are named by what they are for.
+its body needs on top. The largest sum is the peak, and its parts are named by what they are for. docs/design/reports.md
+says what of XLA's habits is in the sweep.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from ..ops.gradients import GRADIENT
+from .communication import axes_of
 from .kernels import Kernel, Kernels
 from .walk import Step, Value
 
 CLASSES = ("parameters", "optimizer", "gradients", "activations", "temporaries")
 _Use = Counter[str]
+_COMBINED = 30 * 2**20  # bytes: XLA joins all-reduces up to this size
 _GAPS = 1.07  # values of many sizes do not pack without gaps
 
 
@@ -78,21 +82,19 @@ class _Liveness:
         """Reads when each value is last needed; `owned` are counted elsewhere."""
         self.kernels = kernels
         self.owned = owned | set(kernels.block.inputs)
-        self.written = {v: kernel.position for kernel in kernels.own for v in kernel.writes}
-        self.last: dict[Value, int] = {}
+        self.makers = {v: kernel for kernel in kernels.own for v in kernel.writes}
+        gathers = [k for k in kernels.own if k.step.name.startswith("all_gather")]
+        self.starts = self._combined() | {k: self._ready(k) + 0.5 for k in gathers}
+        self.last: dict[Value, float] = {}
         for kernel in kernels.own:
-            for value in kernel.reads:
-                self.last[value] = kernel.position
-        for kernel in kernels.own:
-            for value in self._transposed_from(kernel):
-                self.last[value] = max(self.last[value], kernel.position)
+            for value in (*kernel.reads, *self._transposed_from(kernel)):
+                self.last[value] = max(self.last.get(value, -1), self._start(kernel))
         for value in map(kernels.root, kernels.block.outputs):
             self.last[value] = len(kernels.block.steps)
 
     def _transposed_from(self, kernel: Kernel) -> Sequence[Value]:
         """Returns what a product's transposed operand is computed from: its elementwise part is done again for it."""
-        operand = self.kernels.root(kernel.step.inputs[0]) if kernel.workspace else None
-        maker = next((k for k in self.kernels.own if operand in k.writes), None)
+        maker = self.makers.get(self.kernels.root(kernel.step.inputs[0])) if kernel.workspace else None
         return maker.reads if maker is not None and maker.is_elementwise else ()
 
     def peak(self) -> _Use:
@@ -100,23 +102,39 @@ class _Liveness:
         alive: dict[Value, str] = {}
         use: _Use = Counter()
         best: _Use = Counter()
-        for kernel in sorted(self.kernels.own, key=self._start):
-            for value in kernel.writes:
-                if value not in self.owned and value not in alive:
-                    alive[value] = self._class(value)
-                    use[alive[value]] += value.bytes
-            now = use + self._inside(kernel) + Counter(temporaries=kernel.workspace)
-            if sum(now.values()) > sum(best.values()):
-                best = now
-            for value in [v for v in alive if self.last.get(v, -1) <= self._start(kernel)]:
+        for start, together in groupby(sorted(self.kernels.own, key=self._start), self._start):
+            for kernel in (several := list(together)):
+                for value in kernel.writes:
+                    if value not in self.owned and value not in alive:
+                        alive[value] = self._class(value)
+                        use[alive[value]] += value.bytes
+            now = max((use + self._inside(k) + Counter(temporaries=k.workspace) for k in several), key=_total)
+            best = max(best, now, key=_total)
+            for value in [v for v in alive if self.last.get(v, -1) <= start]:
                 use[alive.pop(value)] -= value.bytes
         return best
 
     def _start(self, kernel: Kernel) -> float:
-        """A gather starts as soon as it can: compilers hide its time behind the work before it is needed."""
-        if not kernel.step.name.startswith("all_gather"):
-            return kernel.position
-        return max((self.written.get(v, -1) for v in kernel.reads), default=-1) + 0.5
+        """When a kernel runs; a gather as soon as it can, as compilers hide its time behind other work."""
+        return self.starts.get(kernel, kernel.position)
+
+    def _ready(self, kernel: Kernel) -> int:
+        return max((self.makers[v].position for v in kernel.reads if v in self.makers), default=-1)
+
+    def _combined(self) -> dict[Kernel, float]:
+        """All-reduces that do not wait for each other become one, which reads and writes all of them at once."""
+        starts: dict[Kernel, float] = {}
+        first: dict[tuple[str, ...], tuple[int, int]] = {}
+        for kernel in self.kernels.own:
+            if not kernel.step.name.startswith("psum"):
+                continue
+            axes, size = axes_of(kernel.step), sum(v.bytes for v in kernel.writes)
+            position, so_far = first.get(axes, (-1, 0))
+            if self._ready(kernel) >= position or so_far + size > _COMBINED:
+                position, so_far = kernel.position, 0
+            first[axes] = position, so_far + size
+            starts[kernel] = position
+        return starts
 
     def _inside(self, kernel: Kernel) -> _Use:
         """Returns what a loop's or branch's body needs on top of what goes in and comes out."""
@@ -124,16 +142,20 @@ class _Liveness:
             _Liveness(inner, _in_place(kernel.step, inner)).peak() + _slices(kernel.step, inner)
             for inner in self.kernels.inner.get(kernel.step, ())
         ]
-        return max(bodies, key=lambda use: sum(use.values()), default=Counter())
+        return max(bodies, key=_total, default=Counter())
 
     def _class(self, value: Value) -> str:
         users = _users(value)
-        if any(user.name == "name" and user.params.get("name") == GRADIENT for user in users):
+        if any(user.scope.endswith(GRADIENT) or user.params.get("name") == GRADIENT for user in users):
             return "gradients"
         made_forward = value.maker is not None and value.maker.phase == "forward"
         if made_forward and any(user.phase in ("backward", "recompute") for user in users):
             return "activations"
         return "temporaries"
+
+
+def _total(use: _Use) -> int:
+    return sum(use.values())
 
 
 def _users(value: Value) -> list[Step]:
@@ -149,10 +171,18 @@ def _users(value: Value) -> list[Step]:
 
 
 def _in_place(step: Step, body: Kernels) -> set[Value]:
-    """Returns the results of a loop's body that are written right into the stacked result."""
+    """Returns the results of a loop's body that are written right into the loop's.
+
+    Those are the slices of a stacked result, and what is added to a carry, elementwise.
+    """
     if step.name != "scan":
         return set()
-    return {body.root(v) for v in body.block.outputs[step.params["num_carry"] :] if len(_users(v)) == 0}
+    consts, carry = step.params["num_consts"], step.params["num_carry"]
+    makers = {v: kernel for kernel in body.own for v in kernel.writes}
+    carried = zip(map(body.root, body.block.outputs[:carry]), body.block.inputs[consts : consts + carry], strict=True)
+    return {body.root(v) for v in body.block.outputs[carry:] if len(_users(v)) == 0} | {
+        out for out, given in carried if out in makers and makers[out].is_elementwise and given in makers[out].reads
+    }
 
 
 def _slices(step: Step, body: Kernels) -> _Use:

@@ -8,6 +8,7 @@ from rich.table import Table
 from .communication import merged
 
 if TYPE_CHECKING:
+    from .hardware import Hardware
     from .report import Report
 
 _WIDTH = 140
@@ -47,6 +48,16 @@ def _summary(report: "Report") -> list[str]:
     if report.unused_rules:
         lines.append(f"rules not used by this program: {', '.join(report.unused_rules)}")
     return lines
+
+
+def predicted(report: "Report", hardware: "Hardware") -> str:
+    """Returns the predicted time of a call, and what it is spent on."""
+    spent = report.time(hardware)
+    parts = (("computing", spent.compute), ("memory", spent.memory), ("communication", spent.communication))
+    return (
+        f"{show_seconds(spent.total)} a call predicted on {hardware.name}, {report.utilization(hardware):.0%} of its "
+        f"peak FLOP/s: {', '.join(f'{name} {show_seconds(seconds)}' for name, seconds in parts)}, as if nothing overlapped"
+    )
 
 
 def show_bytes(count: float) -> str:

@@ -35,14 +35,18 @@ class Target:
     donate: tuple[int, ...] = ()
     program: Program | None = None  # with a mesh and a layout of its own
 
+    def axes(self, mesh: str = "") -> str:
+        """Returns the mesh that is given, or the target's own."""
+        if not mesh and self.program is None:
+            raise ArgumentError(f"{self.name} has no mesh of its own.", fix='give one: --mesh "data:2 model:4".')
+        own = self.program.mesh.axes if self.program is not None else {}
+        return mesh or " ".join(f"{axis}:{size}" for axis, size in own.items())
+
     def build(
         self, mesh: str = "", layout: str = "", params: str = "", optimizer: str = "", topology: str | None = None
     ) -> Program:
         """Makes the program; what is not given is the target's own, and there are no devices."""
-        own = self.program
-        axes = mesh or (" ".join(f"{axis}:{size}" for axis, size in own.mesh.axes.items()) if own else "")
-        if not axes:
-            raise ArgumentError(f"{self.name} has no mesh of its own.", fix='give one: --mesh "data:2 model:4".')
+        own, axes = self.program, self.axes(mesh)
         made = Mesh(axes, topology=topology) if topology else Mesh(axes, abstract=True)
         if own is not None and not (layout or params or optimizer):
             return spmd(own.fn, made, own.layout, own.donate)
@@ -66,7 +70,7 @@ def load_target(target: str) -> Target:
         module = _load(path)
     function = getattr(module, name, None)
     if not callable(function):
-        names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_") and not _is_foreign(v)]
+        names = [n for n, v in vars(module).items() if not n.startswith("_") and _is_own_function(v)]
         raise ArgumentError(f"{path.name} has no function {name!r}.", values=target, fix=did_you_mean(name, names))
     if required := _required(function):
         raise ArgumentError(
@@ -87,7 +91,7 @@ def blamed(target: str, path: str | Path, what: str) -> Iterator[None]:
     except MeshaxError:
         raise
     except Exception as error:
-        raise ArgumentError(f"{target} {what}.", values=_words(error), rule=_line(error, Path(path))) from error
+        raise ArgumentError(f"{target} {what}.", values=f"{_words(error)}, at {_line(error, Path(path))}") from error
 
 
 def _words(error: Exception) -> str:
@@ -98,16 +102,18 @@ def _words(error: Exception) -> str:
 def _line(error: Exception, path: Path) -> str:
     """Returns the last line of the target's file that ran, or the wrong one if it could not even be read."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"at {Path(error.filename).name}:{error.lineno}: {(error.text or '').strip()}"
+        return f"{Path(error.filename).name}:{error.lineno}: {(error.text or '').strip()}"
     frames = traceback.extract_tb(error.__traceback__)
     wanted = [f for f in frames if Path(f.filename).resolve() == path.resolve()] or frames
     number = wanted[-1].lineno or 0
-    return f"at {Path(wanted[-1].filename).name}:{number}: {linecache.getline(wanted[-1].filename, number).strip()}"
+    return f"{Path(wanted[-1].filename).name}:{number}: {linecache.getline(wanted[-1].filename, number).strip()}"
 
 
 def _load(path: Path) -> ModuleType:
     """Runs the file as Python would: what lies beside it can be imported."""
-    sys.path.insert(0, str(path.resolve().parent))
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     name = f"target_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -116,9 +122,10 @@ def _load(path: Path) -> ModuleType:
     return module
 
 
-def _is_foreign(value: Any) -> bool:
-    """Whether something was imported from elsewhere; a partial has no module of its own."""
-    return not getattr(value, "__module__", "target_").startswith(("target_", "functools"))
+def _is_own_function(value: Any) -> bool:
+    """Whether something is a function of the target's file; a partial has no module of its own."""
+    made_there = getattr(value, "__module__", "target_").startswith(("target_", "functools"))
+    return callable(value) and not isinstance(value, type) and made_there
 
 
 def _required(function: Callable[..., Any]) -> list[str]:

@@ -1,0 +1,106 @@
+"""Does the automatic layout hold what it promises? Step times of its choice and of the usual layouts, in one run.
+
+    python benchmarks/layouts.py [--write]
+"""
+
+import argparse
+import platform
+import sys
+from pathlib import Path
+
+import jax
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "examples"))
+jax.config.update("jax_num_cpu_devices", 8)
+
+import predictions  # noqa: E402
+import transformer  # noqa: E402
+
+import meshax as mx  # noqa: E402
+from meshax.bench.calibrate import fastest  # noqa: E402
+
+TENSOR = "heads:{0} d_ff:{0} vocab:{0}"
+
+
+def mlp():
+    batch, pixels, hidden, classes = mx.dims(batch=128, pixels=784, hidden=1024, classes=10)
+
+    def loss(w, images, labels):
+        h = mx.relu(mx.einsum(images, w["in"], out=(batch, hidden)))
+        logits = mx.einsum(h, w["out"], out=(batch, classes))
+        return mx.mean(mx.softmax_cross_entropy(logits, labels, over=classes))
+
+    def step(w, state, images, labels):
+        value, grads = mx.value_and_grad(loss)(w, images, labels)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, w, grads), state, value
+
+    def shape(*dims, dtype="float32"):
+        return mx.Tensor(jax.ShapeDtypeStruct(tuple(d.size for d in dims), dtype), dims)
+
+    w = {"in": mx.param(shape(pixels, hidden)), "out": mx.param(shape(hidden, classes))}
+    usual = {
+        "data": mx.Layout("batch:data+model"),
+        "model": mx.Layout("hidden:data+model"),
+        "data and model": mx.Layout("batch:data hidden:model"),
+        "fully sharded": mx.Layout("batch:data+model", params="hidden:data+model"),
+    }
+    return step, (w, {}, shape(batch, pixels), shape(batch, dtype="int32")), (0,), usual
+
+
+def small_transformer():
+    sizes = transformer.Sizes(8, batch=16, length=128, vocab=1024, d_model=128, d_k=32, dtype="float32")
+    usual = {
+        "data": mx.Layout("batch:data+model"),
+        "model": mx.Layout(TENSOR.format("data+model")),
+        "data and model": mx.Layout("batch:data " + TENSOR.format("model")),
+        "fully sharded": mx.Layout("batch:data+model", params="d_model:data+model"),
+    }
+    return *transformer.training_step(sizes), usual
+
+
+def step_time(program, shapes, mesh, layout):
+    state = {"args": mx.spmd(lambda: predictions.materialized(mx, shapes), mesh, layout)()}
+
+    def step():
+        w, moments, value = program(*state["args"])
+        state["args"] = (w, moments, *state["args"][2:])
+        return value
+
+    return fastest(step, repeats=7)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/layouts.md")
+    options = parser.parse_args()
+    mesh = mx.Mesh("data:2 model:4")
+    lines = ["| program | layout | step | of the fastest | bytes sent | predicted |", "|---|---|---|---|---|---|"]
+    print("\n".join(lines))
+    for name, (fn, shapes, donate, usual) in {"MLP": mlp(), "Transformer": small_transformer()}.items():
+        best = mx.auto_layout(fn, mesh, *shapes, hardware="cpu")[0]
+        rows = []
+        for kind, layout in {f"automatic: `{best.layout}`": best.layout, **usual}.items():
+            program = mx.spmd(fn, mesh, layout, donate)
+            report = program.explain(*shapes)
+            rows.append((kind, step_time(program, shapes, mesh, layout), report.wire_bytes, report.seconds("cpu")))
+        fastest_step = min(measured for _, measured, _, _ in rows)
+        for kind, measured, sent, predicted in rows:
+            lines.append(
+                f"| {name} | {kind} | {measured * 1e3:.2f} ms | {measured / fastest_step:.2f} | {sent:,} "
+                f"| {predicted * 1e3:.2f} ms |"
+            )
+            print(lines[-1], flush=True)
+    if options.write:
+        head = [
+            "# The automatic layout against the usual ones",
+            "",
+            f"`python benchmarks/layouts.py --write`, jax {jax.__version__}, Python {platform.python_version()}, 8 virtual "
+            "CPU processors on 2 cores, mesh data:2 model:4.",
+            "",
+        ]
+        (HERE / "results" / "layouts.md").write_text("\n".join([*head, *lines]) + "\n")
+
+
+if __name__ == "__main__":
+    main()

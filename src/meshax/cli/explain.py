@@ -1,0 +1,34 @@
+"""`meshax explain`."""
+
+from dataclasses import dataclass
+
+from .options import HardwareOption, OnLaidOut, usage
+
+
+@dataclass(kw_only=True)
+class Explain(OnLaidOut):
+    """Says what a program does under a layout: every collective, its bytes, the line it comes from.
+
+    Nothing runs, and there need be no devices: the mesh can be any size. Example:
+
+    meshax explain examples/transformer.py:tiny --mesh "data:2 model:4" --layout data+model --hardware h200
+    """
+
+    hardware: HardwareOption = ""
+
+    def run(self) -> None:
+        """Traces the program and prints the report."""
+        from ..plan.hardware import find
+        from ..plan.table import predicted
+
+        with usage():
+            machine = find(self.hardware or None)
+        report = self.explained()
+        if self.html:
+            report.to_html(self.html)
+        data = {
+            "hardware": machine.name,
+            "seconds": report.seconds(machine),
+            "utilization": report.utilization(machine),
+        }
+        self.report(report.as_dict() | data, f"{report}{predicted(report, machine)}")

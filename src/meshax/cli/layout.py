@@ -1,0 +1,72 @@
+"""`meshax layout`."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tyro.conf import arg
+
+from .options import HardwareOption, OnProgram, UsageError, progress_console, usage
+
+
+@dataclass(kw_only=True)
+class FindLayout(OnProgram):
+    """Finds layouts for a program, the fastest first, with the reasons.
+
+    Give the mesh, or the number of processors to have its shape chosen too. Example:
+
+    meshax layout examples/transformer.py:lm_1_28b --processors 64 --hardware h200 --memory 80GB --pin batch:data
+    """
+
+    processors: Annotated[
+        int, arg(metavar="N", help="How many processors, in place of --mesh.", help_behavior_hint="")
+    ] = 0
+    hardware: HardwareOption = ""
+    memory: Annotated[
+        str,
+        arg(
+            metavar="SIZE",
+            help="What a processor may use, as in 16GB, 8GiB or 80e9.",
+            help_behavior_hint="(default: what the hardware has, if one is named)",
+        ),
+    ] = ""
+    pin: Annotated[
+        tuple[str, ...],
+        arg(metavar="DIM:AXES", help="Rules that the layout has to have, as in batch:data.", help_behavior_hint=""),
+    ] = ()
+    exclude: Annotated[tuple[str, ...], arg(metavar="DIM", help="Dims that stay unsplit.", help_behavior_hint="")] = ()
+
+    def run(self) -> None:
+        """Searches and prints the best."""
+        from ..layout import Layout
+        from ..mesh import Mesh
+        from ..plan.candidates import as_dict, as_text
+        from ..plan.hardware import find, parse_bytes
+        from ..plan.search import search
+        from ..plan.targets import blamed, check_target
+
+        if bool(self.mesh) == bool(self.processors):
+            raise UsageError(
+                "--mesh or --processors: one of the two.", fix='--mesh "data:2 model:4", or --processors 8.'
+            )
+        with usage():
+            machine = find(self.hardware or None)
+            memory = parse_bytes(self.memory) if self.memory else machine.memory if self.hardware else None
+            pins = Layout(" ".join(self.pin)).rules
+            meshes = [Mesh(self.mesh, abstract=True)] if self.mesh else None
+        target = self.load()
+        with (
+            progress_console().status("searching"),
+            blamed(target.name, check_target(target.name)[0], "cannot be traced"),
+        ):
+            found = search(
+                target.fn,
+                target.args,
+                meshes,
+                processors=self.processors or None,
+                hardware=machine,
+                memory=memory,
+                pins=dict(pins),
+                exclude=self.exclude,
+                donate=target.donate,
+            )
+        self.report(as_dict(found, machine), as_text(found, machine))

@@ -1,0 +1,173 @@
+"""What commands share: options, and how they read them and print."""
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from ..errors import MeshaxError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..plan.report import Report
+    from ..plan.targets import Target
+    from ..program import Program
+
+
+class UsageError(MeshaxError):
+    """A command line that is wrong in itself: exit status 2."""
+
+
+@contextlib.contextmanager
+def usage() -> Iterator[None]:
+    """Makes our errors ones of usage, where options are read."""
+    try:
+        yield
+    except MeshaxError as error:
+        raise UsageError(str(error)) from error
+
+
+@dataclass(kw_only=True)
+class Command:
+    """What every command has."""
+
+    debug: Annotated[bool, arg(help="Show the whole traceback of an error.", help_behavior_hint="")] = False
+
+    def run(self) -> None:
+        """Does it."""
+        raise NotImplementedError
+
+
+@dataclass(kw_only=True)
+class Reporting(Command):
+    """A command that reports."""
+
+    json: Annotated[
+        bool, arg(help="Print one JSON object, and nothing else, on standard output.", help_behavior_hint="")
+    ] = False
+
+    def report(self, data: dict[str, Any], text: str) -> None:
+        """Prints the answer."""
+        print(json.dumps(_finite(data), allow_nan=False) if self.json else text.rstrip("\n"))
+
+
+@dataclass(kw_only=True)
+class OnProgram(Reporting):
+    """A command about a program."""
+
+    target: Positional[
+        Annotated[
+            str,
+            arg(
+                metavar="FILE.py:FUNCTION",
+                help="Which program: a function without arguments that returns (fn, args) or (fn, args, donate) as for "
+                "mx.spmd, or (program, args). Arguments may be tensors of jax.ShapeDtypeStruct; nothing runs.",
+                help_behavior_hint="",
+            ),
+        ]
+    ]
+    mesh: Annotated[
+        str,
+        arg(
+            metavar="AXES", help='The processors, as in "data:2 model:4".', help_behavior_hint="(default: the target's)"
+        ),
+    ] = ""
+
+    def load(self) -> "Target":
+        """Loads the target. Looking at a program takes no accelerator from whoever uses it."""
+        import jax
+
+        from ..mesh import Mesh
+        from ..plan.targets import check_target, load_target
+
+        with usage():
+            check_target(self.target)
+            if self.mesh:
+                Mesh(self.mesh, abstract=True)
+        jax.config.update("jax_platforms", "cpu")
+        return load_target(self.target)
+
+
+@dataclass(kw_only=True)
+class OnLaidOut(OnProgram):
+    """A command about a program under a layout."""
+
+    layout: Annotated[
+        str,
+        arg(
+            metavar="RULES",
+            help='Which dim is split over which axis, as in "batch:data heads:model", or a name: none, data, model, '
+            "data+model, fsdp, sequence.",
+            help_behavior_hint="(default: the target's, or none)",
+        ),
+    ] = ""
+    param_layout: Annotated[
+        str, arg(metavar="RULES", help="Rules added where parameters are stored.", help_behavior_hint="")
+    ] = ""
+    optimizer_layout: Annotated[
+        str, arg(metavar="RULES", help="Rules added where the optimizer's state is stored.", help_behavior_hint="")
+    ] = ""
+    html: Annotated[
+        str, arg(metavar="FILE", help="Write a page to look at, which needs no network.", help_behavior_hint="")
+    ] = ""
+
+    def check_layout(self) -> None:
+        """Raises if the rules cannot be read; whether they fit the program is seen later."""
+        from ..layout import Layout
+        from ..mesh import Mesh
+        from ..plan.named_layouts import NAMES, find_layout
+
+        with usage():
+            if self.layout.strip() not in NAMES:
+                find_layout(self.layout, Mesh("any:1", abstract=True))
+            Layout("", self.param_layout, self.optimizer_layout)
+
+    def build(self) -> "tuple[Target, Program]":
+        """Makes the program, without devices."""
+        self.check_layout()
+        target = self.load()
+        with usage():
+            target.axes(self.mesh)
+        return target, target.build(self.mesh, self.layout, self.param_layout, self.optimizer_layout)
+
+    def explained(self) -> "Report":
+        """Traces the program."""
+        from ..plan.report import explain
+        from ..plan.targets import blamed, check_target
+
+        target, program = self.build()
+        with blamed(target.name, check_target(target.name)[0], "cannot be traced"):
+            return explain(program, *target.args)
+
+
+HardwareOption = Annotated[
+    str,
+    arg(
+        metavar="NAME",
+        help="What to predict for: tpu-v2 to tpu-v6e, a100, h100, h200, b200, cpu, this (what bench calibrate "
+        "measured), or a .json file it wrote.",
+        help_behavior_hint="(default: this)",
+    ),
+]
+
+
+def progress_console() -> "Console":
+    """Returns where progress is shown: never on standard output."""
+    from rich.console import Console
+
+    return Console(file=sys.stderr)
+
+
+def _finite(data: Any) -> Any:
+    """Replaces what JSON has no word for (an infinite speed) by null."""
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -1,0 +1,56 @@
+"""`meshax plan`."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tyro.conf import arg
+
+from .options import OnLaidOut, progress_console, usage
+
+
+@dataclass(kw_only=True)
+class MakePlan(OnLaidOut):
+    """Compiles a program for TPUs that are not there: does it fit, what does the compiler make of it, how fast is it.
+
+    Needs the TPU compiler, but no TPU: pip install 'meshax[tpu]'. It runs in a process of its own. Example:
+
+    meshax plan examples/transformer.py:lm_4_90b --topology "tpu v2:16x16" --mesh "data:32 model:16" --layout data+model
+    """
+
+    topology: Annotated[
+        str, arg(metavar="NAME", help='The machine, as in "tpu v2:16x16" (512 cores).', help_behavior_hint="(required)")
+    ]
+
+    def run(self) -> None:
+        """Compiles in another process and prints what it says."""
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        from ..mesh import Mesh
+        from ..plan.targets import check_target
+        from ..plan.topology import check_compiler, check_topology
+        from ..plan.worker import plan_apart
+
+        self.check_layout()
+        with usage():
+            check_target(self.target)
+            check_topology(self.topology)
+            if self.mesh:
+                Mesh(self.mesh, abstract=True)
+        check_compiler()
+        request = {"target": self.target, "topology": self.topology, "mesh": self.mesh, "layout": self.layout}
+        request |= {"params": self.param_layout, "optimizer": self.optimizer_layout, "html": self.html}
+        columns = (SpinnerColumn(finished_text="-"), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=progress_console()) as progress:
+
+            def end() -> None:
+                for task in progress.tasks:
+                    progress.update(task.id, total=1, completed=1)
+
+            def begin(stage: str) -> None:
+                end()
+                progress.add_task(stage, total=None)
+
+            begin("starting")
+            answer = plan_apart(request, begin)
+            end()
+        self.report(answer["plan"], answer["text"])

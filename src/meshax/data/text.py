@@ -1,0 +1,234 @@
+"""Text to train on: which files, and how they become documents.
+
+    text = Text.find("books/*.txt")                 # a file is a document
+    text = Text.find("lm1b/*.gz", per="line")       # a line is a document
+    text = Text.find("crawl/*.jsonl.gz", field="body")
+    train, held_out = text.hold_out()
+
+Nothing is read before it is needed, but a first look at every file finds what is missing, empty or no text at once.
+"""
+
+import glob
+import sysconfig
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from ..errors import ArgumentError, DataError, did_you_mean
+from .reading import Per, Piece, Reading, is_gzip
+
+_STRETCH = 1 << 20  # bytes that a sample takes at one place
+_WHOLE = 1 << 16  # what a hash is compared with, to hold out documents
+
+
+@dataclass(frozen=True)
+class Text:
+    """Files, and how they are read. Make one with `Text.find`."""
+
+    files: tuple[Path, ...]
+    reading: Reading = Reading()
+    part: tuple[int, int] = (0, _WHOLE)  # the documents whose hash lies in this range; files given whole are not cut
+
+    @classmethod
+    def find(
+        cls,
+        patterns: str | Path | Iterable[str | Path],
+        *,
+        per: Per = "file",
+        field: str = "text",
+        errors: Literal["strict", "replace"] = "strict",
+    ) -> "Text":
+        """Finds files of text, and looks at the beginning of each.
+
+        Args:
+            patterns: paths or globs (`**` goes through folders). Files named `.gz` are decompressed, files named
+                `.jsonl` or `.jsonl.gz` hold a JSON object a line, all others are plain UTF-8. A file that several
+                patterns match is taken once.
+            per: in plain files, "file" makes each file a document, "line" each line that is not blank.
+            field: the field of a JSON object that holds its text.
+            errors: what happens to bytes that are not UTF-8: "strict" stops, "replace" reads them as U+FFFD.
+        """
+        for name, value, known in (("per", per, ("file", "line")), ("errors", errors, ("strict", "replace"))):
+            if value not in known:
+                raise ArgumentError(f"{name}={value!r} is no way to read text.", fix=did_you_mean(str(value), known))
+        names = [patterns] if isinstance(patterns, str | Path) else patterns
+        files = tuple(dict.fromkeys(file for name in names for file in _matches(name)))
+        if not files:
+            raise DataError("no files of text are named.", fix='name some, for example "books/*.txt".')
+        reading = Reading(per, field, errors)
+        for file in files:
+            _readable(file, reading)
+        return cls(files, reading)
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the files as they lie on disk."""
+        return sum(file.stat().st_size for file in self.files)
+
+    def documents(self) -> Iterator[str]:
+        """Yields the documents, one at a time."""
+        parts = []
+        for file in self.files:
+            for piece in self.pieces(file):
+                parts.append(piece.text)
+                if piece.is_last:
+                    yield "".join(parts)
+                    parts = []
+
+    def pieces(self, file: Path, start: int = 0) -> Iterator[Piece]:
+        """Yields the documents of one of the files, long ones in several pieces."""
+        pieces = self.reading.pieces(file, start)
+        if self.part == (0, _WHOLE):
+            yield from pieces
+            return
+        number, (low, high) = 0, self.part
+        for piece in pieces:
+            if low <= _hash(f"{file.name}:{number}") < high:
+                yield piece
+            number += piece.is_last
+
+    def sample(self, num_bytes: int) -> Iterator[str]:
+        """Yields pieces of at most so many bytes in all, from places spread evenly over the files.
+
+        Nothing else is read, so a sample of 100 GB takes no longer than one of 1 GB. Compressed files cannot be entered
+        in the middle: of these it takes the beginnings.
+        """
+        sizes = [file.stat().st_size for file in self.files]
+        if sum(sizes) <= num_bytes and not any(map(is_gzip, self.files)):
+            starts = [(0, 0, num_bytes)]
+        else:
+            starts = _places(self.files, sizes, num_bytes)
+        for index, start, budget in starts:
+            for number, file in islice(enumerate(self.files), index, None):
+                for piece in self.pieces(file, start if number == index else 0):
+                    size = len(piece.text.encode())
+                    if size > budget:
+                        budget = 0
+                        break
+                    budget -= size
+                    yield piece.text
+                if not budget:
+                    break
+
+    def hold_out(self, fraction: float = 0.05) -> tuple["Text", "Text"]:
+        """Returns the text to train on and the text to evaluate on: always the same for files of the same names.
+
+        Whole files are held out where each file is a document, and documents otherwise.
+        """
+        if not 0 < fraction < 1:
+            raise ArgumentError(f"{fraction} is not a part to hold out.", fix="choose one between 0 and 1: 0.05.")
+        if any(map(self.reading.is_by_line, self.files)):
+            edge = max(1, round(fraction * _WHOLE))
+            return replace(self, part=(edge, _WHOLE)), replace(self, part=(0, edge))
+        if len(self.files) < 2:
+            raise DataError(
+                "one document cannot be both trained on and held out.",
+                values=str(self.files[0]),
+                rule="where a file is a document, whole files are held out.",
+                fix='name other files to evaluate on, cut the file up, or make each line a document: per="line".',
+            )
+        order = sorted(self.files, key=lambda file: (_hash(file.name), str(file)))
+        held_out = set(order[: min(max(1, round(fraction * len(order))), len(order) - 1)])
+        kept = tuple(file for file in self.files if file not in held_out)
+        return replace(self, files=kept), replace(self, files=tuple(f for f in self.files if f in held_out))
+
+
+def documents(
+    patterns: str | Path | Iterable[str | Path], *, per: Per = "file", field: str = "text"
+) -> Iterator[str]:
+    """Yields the documents of files, one at a time; the arguments are those of `Text.find`."""
+    return Text.find(patterns, per=per, field=field).documents()
+
+
+class Corpus(NamedTuple):
+    """Text to train on, text to evaluate on, and how many files are in neither because they cannot be decoded."""
+
+    train: Text
+    held_out: Text
+    num_left_out: int
+
+
+def standard_library() -> Corpus:
+    """Returns the sources of Python's own standard library on this machine, without its tests: text that is always there.
+
+    Of each 20 files one is held out, by its name.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    others = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"}
+    found = (path for path in root.rglob("*.py") if others.isdisjoint(path.relative_to(root).parts))
+    files = sorted(path for path in found if path.stat().st_size)
+    readable = [path for path in files if _is_readable(path)]
+    if len(readable) < 2:
+        raise DataError(
+            "the sources of Python's standard library are not on this machine.",
+            values=str(root),
+            fix="name files of text of your own.",
+        )
+    return Corpus(*Text(tuple(readable)).hold_out(), len(files) - len(readable))
+
+
+def _is_readable(path: Path) -> bool:
+    try:
+        return any(True for _ in Reading().pieces(path))
+    except (DataError, OSError):
+        return False
+
+
+def _matches(name: str | Path) -> list[Path]:
+    path = Path(name)
+    if path.is_dir():
+        raise DataError("a folder is not a file of text.", values=str(path), fix=f'name its files: "{path}/*.txt".')
+    if path.exists():
+        return [path]
+    if glob.has_magic(str(name)):
+        found = sorted(Path(match) for match in glob.glob(str(name), recursive=True))
+        if files := [path for path in found if path.is_file()]:
+            return files
+        raise DataError("no file matches a pattern.", values=f"{name} in {Path.cwd().name}/", fix=_nearest(path))
+    raise DataError("a file of text does not exist.", values=str(path), fix=_nearest(path))
+
+
+def _nearest(path: Path) -> str:
+    folder = path.parent
+    while not folder.is_dir() and folder != folder.parent:
+        path, folder = folder, folder.parent
+    if glob.has_magic(str(folder)):
+        return "correct the pattern."
+    names = [entry.name for entry in islice(folder.iterdir(), 1000)]
+    return f"in {folder}/: {did_you_mean(path.name, names)}"
+
+
+def _readable(file: Path, reading: Reading) -> None:
+    try:
+        reading.look(file)
+    except OSError as error:
+        raise DataError(
+            "a file of text cannot be read.", values=f"{file}: {error.strerror}", fix="look at its permissions."
+        ) from None
+
+
+def _places(files: tuple[Path, ...], sizes: list[int], num_bytes: int) -> list[tuple[int, int, int]]:
+    """Returns (number of the file, byte in it, bytes to take) for stretches spread evenly over all files."""
+    stretch = min(_STRETCH, num_bytes)
+    count, total = num_bytes // stretch, sum(sizes)
+    places: list[tuple[int, int, int]] = []
+    index = begin = 0
+    for number in range(count):
+        at = number * total // count
+        while at >= begin + sizes[index]:
+            index, begin = index + 1, begin + sizes[index]
+        if not is_gzip(files[index]):
+            places.append((index, at - begin, stretch))
+        elif places and places[-1][0] == index:
+            places[-1] = (index, 0, places[-1][2] + stretch)
+        else:
+            places.append((index, 0, stretch))
+    return places
+
+
+def _hash(name: str) -> int:
+    """Returns a number below 65,536 that is the same on every machine."""
+    return int.from_bytes(sha256(name.encode("utf-8", "surrogateescape")).digest()[:2])

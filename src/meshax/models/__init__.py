@@ -1,0 +1,1 @@
+"""Models, each of which opens with its glossary of dim names."""

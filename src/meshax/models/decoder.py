@@ -1,0 +1,209 @@
+"""A Transformer language model: decoder only.
+
+    batch      examples                                  length     tokens of an example, along the stream of layers
+    vocab      subwords                                  positions  the same tokens, as attention and feed-forward
+    d_model    the width of the stream                              see them: a rule for `length` alone splits the
+    heads      heads of queries                                     stream and gathers it there (sequence parallel)
+    kv_heads   groups of heads that share keys           memory     the tokens attended to
+    d_kv       the width of a head                       layers     the stack, which is looped over
+    d_ff       the width between the feed-forward maps
+
+The layers are one module whose parameters have the dim `layers`; `mx.scan` goes through them, recomputing in the
+backward pass what the remat policy does not keep.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from ..dims import Dim, Dims
+from ..errors import ArgumentError, did_you_mean
+from ..nn import Attention, Dropout, Embedding, FeedForward, LayerNorm, Linear, RMSNorm, cross_entropy
+from ..nn.positions import sinusoidal
+from ..ops import arange, einsum, remat, scan
+from ..tensor import Tensor
+
+POSITIONS = ("rotary", "sinusoidal", "learned", "relative", "none")
+NORMS = {"rms": RMSNorm, "layer": LayerNorm}
+# What the backward pass keeps of each layer, from the least memory to the least work.
+KEEP: dict[str, Any] = {
+    "nothing": None,
+    "collectives": "collectives",
+    "products": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "all products": jax.checkpoint_policies.dots_saveable,
+    "everything": jax.checkpoint_policies.everything_saveable,
+}
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The sizes and the kinds of parts of a language model."""
+
+    d_model: int = 1024
+    heads: int = 16
+    d_kv: int = 64
+    d_ff: int = 4096
+    layers: int = 6
+    vocab: int = 32768
+    kv_heads: int | None = None
+    activation: str = "relu"
+    gated: bool = False
+    norm: str = "rms"
+    positions: str = "sinusoidal"
+    max_length: int = 2048  # of learned positions
+    window: int | None = None
+    tied: bool = False  # one matrix for the embedding and the logits
+    dropout: float = 0.0
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
+    keep: str = "nothing"
+    dtype: str = "bfloat16"  # of products and activations; parameters are float32
+
+    def __post_init__(self) -> None:
+        for what, value, known in (
+            ("positions", self.positions, POSITIONS),
+            ("norm", self.norm, tuple(NORMS)),
+            ("remat policy", self.keep, tuple(KEEP)),
+        ):
+            if value not in known:
+                raise ArgumentError(f"there is no {what} {value!r}.", fix=did_you_mean(value, known))
+
+    def dims(self) -> dict[str, Dim]:
+        """Returns the dims of the parameters, by name; `positions` and `memory` become known too."""
+        Dim("positions", 1), Dim("memory", 1), Dim("batch", 1), Dim("length", 1)  # so that layouts may name them
+        sizes = {name: getattr(self, name) for name in ("d_model", "heads", "d_kv", "d_ff", "layers", "vocab")}
+        return {name: Dim(name, size) for name, size in sizes.items()}
+
+
+class Layer(eqx.Module):
+    """Attention and feed-forward, each on the normalised stream and added to it."""
+
+    attention_norm: Any
+    attention: Attention
+    feed_forward_norm: Any
+    feed_forward: FeedForward
+    dropout: Dropout
+
+    @classmethod
+    def init(cls, key: Any, config: DecoderConfig, stack: Dims) -> "Layer":
+        """Makes the layers of a stack at once."""
+        d, (first, second) = config.dims(), jax.random.split(key)
+        norm = NORMS[config.norm]
+        return cls(
+            norm.init((d["d_model"],), stack),
+            Attention.init(
+                first, d["d_model"], d["heads"], d["d_kv"], stack,
+                kv_heads=config.kv_heads, window=config.window, dropout=config.dropout,
+                rotary=config.positions == "rotary",
+            ),
+            norm.init((d["d_model"],), stack),
+            FeedForward.init(
+                second, (d["d_model"],), (d["d_ff"],), stack,
+                activation=config.activation, gated=config.gated, dropout=config.dropout,
+            ),
+            Dropout(config.dropout),
+        )  # fmt: skip
+
+    def __call__(self, x: Tensor, segments: Tensor | None, at: Tensor | None, key: Any = None) -> Tensor:
+        """Applies one layer to the stream."""
+        keys = (None,) * 4 if key is None else jax.random.split(key, 4)
+        inner = self.attention_norm(x).rename(length="positions")
+        out = self.attention(inner, segments=segments, positions=at, key=keys[0])
+        x = x + self.dropout(out.rename(positions="length"), keys[1])
+        inner = self.feed_forward_norm(x).rename(length="positions")
+        return x + self.dropout(self.feed_forward(inner, keys[2]).rename(positions="length"), keys[3])
+
+
+class Decoder(eqx.Module):
+    """The language model."""
+
+    embedding: Embedding
+    learned: Embedding | None
+    layers: Layer
+    norm: Any
+    logits: Linear | None
+    config: DecoderConfig = eqx.field(static=True)
+
+    @classmethod
+    def init(cls, key: Any, config: DecoderConfig) -> "Decoder":
+        """Makes a model, the same under every layout."""
+        d, keys = config.dims(), jax.random.split(key, 4)
+        width, words = (d["d_model"],), d["vocab"]
+        places = Dim("places", config.max_length)
+        return cls(
+            Embedding.init(keys[0], words, width),
+            Embedding.init(keys[3], places, width, scale=0.02) if config.positions == "learned" else None,
+            Layer.init(keys[1], config, (d["layers"],)),
+            NORMS[config.norm].init(width),
+            None if config.tied else Linear.init(keys[2], width, (words,)),
+            config,
+        )
+
+    def __call__(
+        self, tokens: Tensor, segments: Tensor | None = None, positions: Tensor | None = None, key: Any = None
+    ) -> Tensor:
+        """Returns the logits of the next token at every place, [batch, positions, vocab].
+
+        Args:
+            tokens: the tokens before, [batch, length].
+            segments: the document of each token, for packed examples.
+            positions: the place of each token in its document; by default counted from 0.
+            key: for dropout.
+        """
+        config = self.config
+        at = arange(tokens.dim("length")) if positions is None else positions
+        x = self.embedding(tokens, config.dtype)
+        if config.positions == "sinusoidal":
+            x = x + sinusoidal(at, Dim("d_model", config.d_model)).astype(x.dtype)
+        elif self.learned is not None:
+            x = x + self.learned(at, config.dtype)
+        seen = None if segments is None else segments.rename(length="positions")
+        there = at.rename(length="positions")
+
+        def body(x: Tensor, given: Any) -> Any:
+            layer, number = given
+            return layer(x, seen, there, None if key is None else jax.random.fold_in(key, number)), None
+
+        numbers = jnp.arange(config.layers)
+        x, _ = scan(remat(body, policy=KEEP[config.keep]), x, (self.layers, numbers), over="layers")
+        x = self.norm(x).rename(length="positions")
+        if self.logits is not None:
+            return self.logits(x)
+        return einsum(x, self.embedding.weight.astype(x.dtype), over="d_model") * (config.d_model**-0.5)
+
+    def loss(self, batch: dict[str, Tensor], key: Any = None) -> tuple[Tensor, Tensor]:
+        """Returns the summed cross entropy of a batch in nats, and the number of tokens it is a sum over.
+
+        Args:
+            batch: tensors `tokens targets segments positions weights`, each [batch, length].
+            key: for dropout.
+        """
+        logits = self(batch["tokens"], batch.get("segments"), batch.get("positions"), key)
+        targets, weights = (batch[name].rename(length="positions") for name in ("targets", "weights"))
+        smoothing, z_loss = (self.config.label_smoothing, self.config.z_loss) if key is not None else (0.0, 0.0)
+        return cross_entropy(logits, targets, weights, "vocab", smoothing, z_loss)
+
+
+def parameter_count(config: DecoderConfig) -> int:
+    """Returns the number of parameters, without making any."""
+    shapes = jax.eval_shape(lambda key: Decoder.init(key, config), jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+
+
+def fit_memory(config: DecoderConfig, peak: Callable[[DecoderConfig], int], limit: float) -> DecoderConfig:
+    """Returns the configuration that keeps the most for the backward pass and still fits.
+
+    Args:
+        config: the model.
+        peak: predicts the memory of a step, in bytes.
+        limit: the bytes there are.
+    """
+    for keep in reversed(KEEP):
+        wanted = replace(config, keep=keep)
+        if peak(wanted) <= limit:
+            return wanted
+    return replace(config, keep="nothing")

@@ -1,0 +1,15 @@
+"""Layers: Equinox modules whose parameters are named tensors.
+
+A layer is made by its `init(key, ...)`, which takes the dims it maps between; `stack` dims come first, so that the
+layers of a model are made at once and looped over with `mx.scan`. A layer computes in the dtype of what it is given,
+and its parameters are cast to it.
+"""
+
+from .attention import Attention
+from .dropout import Dropout
+from .feed_forward import FeedForward
+from .linear import Embedding, Linear
+from .losses import cross_entropy
+from .norms import LayerNorm, RMSNorm
+
+__all__ = ["Attention", "Dropout", "Embedding", "FeedForward", "LayerNorm", "Linear", "RMSNorm", "cross_entropy"]

@@ -1,0 +1,181 @@
+"""How queries, keys and values are brought together: by the best kernel for the place.
+
+On NVIDIA cuDNN's fused attention where it can (16-bit numbers, no mask but the causal one), elsewhere products and a
+softmax. If the positions are split over a mesh axis, each processor keeps its queries, and keys and values go around
+in a ring: one permute a turn, the softmax put together as they pass.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..dims import Dim
+from ..layout import canonical, current
+from ..ops import arange, broadcast, einsum, exp, full, maximum, reshape, scan, shift, softmax, transpose, where, zeros
+from ..ops import local as local_
+from ..ops import max as max_
+from ..ops import sum as sum_
+from ..tensor import Tensor
+from .dropout import Dropout
+
+_HIDDEN = -1e9
+_QUERIES, _MEMORY = "positions", "memory"
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """Which keys a query sees."""
+
+    causal: bool
+    window: int | None
+    segments: Tensor | None
+    memory_segments: Tensor | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing but perhaps the causal rule."""
+        return self.window is None and self.segments is None
+
+    def mask(self, queries: Tensor, keys: Tensor, memory_segments: Tensor | None) -> Tensor | None:
+        """Returns what is visible, from the places of queries and keys; None if everything is."""
+        parts = []
+        if self.causal:
+            parts.append(queries >= keys)
+        if self.window is not None:
+            parts.append(queries - keys < self.window)
+        if self.segments is not None and memory_segments is not None:
+            parts.append(self.segments == memory_segments)
+        for part in parts[1:]:
+            parts[0] = parts[0] & part
+        return parts[0] if parts else None
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    d_kv: str,
+    length: str,
+    visible: Visibility,
+    bias: Any = None,
+    dropout: Dropout,
+    key: Any = None,
+) -> Tensor:
+    """Returns for each query the mean of the values, weighted by how well their keys match.
+
+    Args:
+        q: queries, with the dim "positions".
+        k: keys.
+        v: values.
+        d_kv: the dim over which queries and keys match.
+        length: the dim of keys and values: "positions" (their own) or "memory".
+        visible: which keys a query sees.
+        bias: a relative bias, and the positions of queries and keys.
+        dropout: of the weights.
+        key: for dropout.
+    """
+    q = q * (q.dim(d_kv).size ** -0.5)
+    drops = key is not None and dropout.rate > 0
+    if length == _QUERIES:
+        parts = _parts(q.dim(_QUERIES))
+        if parts > 1 and bias is None and not drops:
+            return _ring(q, k, v, d_kv, visible, parts)
+        k, v = k.rename(positions=_MEMORY), v.rename(positions=_MEMORY)
+    if bias is None and not drops and visible.is_plain and _has_cudnn(q):
+        return _cudnn(q, k, v, d_kv, visible.causal)
+    scores = einsum(q, k, over=d_kv).astype(jnp.float32)
+    if bias is not None:
+        relative, queries_at, keys_at = bias
+        scores = scores + relative(queries_at, _as_memory(keys_at))
+    seen = visible.mask(arange(q.dim(_QUERIES)), arange(k.dim(_MEMORY)), _as_memory(visible.memory_segments))
+    scores = scores if seen is None else where(seen, scores, _HIDDEN)
+    weights = softmax(scores, over=_MEMORY).astype(v.dtype)
+    return transpose(einsum(dropout(weights, key), v, over=_MEMORY), q.dims)
+
+
+def _as_memory(x: Tensor | None) -> Tensor | None:
+    return x.rename(positions=_MEMORY) if x is not None and _QUERIES in [d.name for d in x.dims] else x
+
+
+def _parts(length: Dim) -> int:
+    """Returns over how many processors positions are split, if evenly; 1 otherwise."""
+    setting = current()
+    if setting is None:
+        return 1
+    parts = setting.mesh.count(canonical(setting, (length,), None)[0])
+    return parts if length.size % parts == 0 else 1
+
+
+def _has_cudnn(q: Tensor) -> bool:
+    setting = current()
+    platform = setting.mesh.platform if setting is not None else jax.default_backend()
+    return platform in ("gpu", "cuda") and q.dtype in (jnp.bfloat16, jnp.float16) and q.dims[-1].size <= 256
+
+
+def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, causal: bool) -> Tensor:
+    """Calls cuDNN's fused attention on the local batch and heads."""
+    rest = [d.name for d in q.dims if d.name not in (_QUERIES, d_kv)]
+    heads = [name for name in rest if name in ("heads", "kv_heads")]
+    batch = [name for name in rest if name not in heads]
+    own = [name for name in heads if name in [d.name for d in k.dims]]
+    ordered = (
+        transpose(q, (*batch, _QUERIES, *heads, d_kv)),
+        *(transpose(x, (*batch, _MEMORY, *own, d_kv)) for x in (k, v)),
+    )
+
+    def fused(q: Any, k: Any, v: Any) -> Any:
+        flat = [x.reshape(math.prod(x.shape[: len(batch)]), x.shape[len(batch)], -1, x.shape[-1]) for x in (q, k, v)]
+        out = jax.nn.dot_product_attention(*flat, scale=1.0, is_causal=causal, implementation="cudnn")
+        return out.reshape(q.shape)
+
+    return transpose(local_(fused, *ordered, out=ordered[0].dims, splittable=(*batch, *heads)), q.dims)
+
+
+def _ring(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, parts: int) -> Tensor:
+    """Lets keys and values visit every processor; the softmax is kept as its maximum, its sum and the mean so far.
+
+    Positions become [ring, block]: along the ring everything is local, and a turn of the ring is one permute.
+    """
+    length = q.dim(_QUERIES)
+    ring, block = Dim(_QUERIES, parts), Dim("ring_block", length.size // parts)
+    keys = Dim("ring_keys", block.size)
+    turns = Dim("ring_turns", parts)
+
+    def folded(x: Tensor, inner: Dim) -> Tensor:
+        return reshape(x, [d for dim in x.dims for d in ((ring, inner) if dim == length else (dim,))])
+
+    at = folded(arange(length), block)
+    asking = folded(q, block)
+    segments = None if visible.segments is None else folded(visible.segments, block)
+    rule = Visibility(visible.causal, visible.window, segments, None)
+    statistics = tuple(d for d in asking.dims if d.name != d_kv)
+    first = (
+        broadcast(full((), -jnp.inf), statistics),
+        zeros(statistics),
+        broadcast(zeros(()), asking.dims),
+        folded(k, keys),
+        folded(v, keys),
+        folded(arange(length), keys),
+        None if visible.memory_segments is None else folded(visible.memory_segments, keys),
+    )
+
+    def turn(carry: Any, _: Any) -> Any:
+        highest, total, mean, k, v, there, there_segments = carry
+        scores = einsum(asking, k, over=d_kv).astype(jnp.float32)
+        seen = rule.mask(at, there, there_segments)
+        scores = scores if seen is None else where(seen, scores, _HIDDEN)
+        now = maximum(highest, max_(scores, keys))
+        weights = exp(scores - now)
+        kept = exp(highest - now)
+        total = total * kept + sum_(weights, keys)
+        mixed = einsum(weights.astype(v.dtype), v, over=keys).astype(jnp.float32)
+        mean = mean * kept + mixed
+        onward = [None if x is None else shift(x, _QUERIES, 1, wrap=True) for x in (k, v, there, there_segments)]
+        return (transpose(now, statistics), transpose(total, statistics), transpose(mean, asking.dims), *onward), None
+
+    (_, total, mean, *_), _ = scan(turn, first, over=turns)
+    return reshape((mean / total).astype(q.dtype), q.dims)

@@ -1,0 +1,139 @@
+"""Attention: multi-head, multi-query and grouped, by names.
+
+Queries are [batch, positions, (kv_heads), heads, d_kv]; keys and values have `memory` in place of `positions`, and
+those of the head dims that they do not share. Everything else follows from names: with one head of keys for all heads
+of queries the keys simply lack the dim. Which kernel computes it is decided in `attending.py`.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from ..dims import Dim, Dims
+from ..errors import ArgumentError
+from ..ops import arange
+from ..tensor import Tensor
+from .attending import Visibility, attend
+from .dropout import Dropout
+from .linear import Linear
+from .positions import RelativeBias, rotary
+
+QUERIES, MEMORY = "positions", "memory"
+
+
+class Attention(eqx.Module):
+    """Attention of each position to others, or to a memory.
+
+    Communication: a pending sum of the result if the heads are split; if positions are split, keys and values go
+    around in a ring (see `attending.py`).
+    """
+
+    q: Linear
+    k: Linear
+    v: Linear
+    out: Linear
+    relative: RelativeBias | None
+    dropout: Dropout
+    causal: bool = eqx.field(static=True)
+    window: int | None = eqx.field(static=True)
+    rotates: bool = eqx.field(static=True)
+
+    @classmethod
+    def init(
+        cls,
+        key: Any,
+        d_model: Dim,
+        heads: Dim,
+        d_kv: Dim,
+        stack: Dims = (),
+        *,
+        kv_heads: int | None = None,
+        causal: bool = True,
+        window: int | None = None,
+        rotary: bool = False,
+        relative: bool = False,
+        dropout: float = 0.0,
+    ) -> "Attention":
+        """Makes one.
+
+        Args:
+            key: chooses the parameters.
+            d_model: the dim of what goes in and comes out.
+            heads: the heads of queries.
+            d_kv: the size of a head.
+            stack: dims of layers made at once.
+            kv_heads: the heads of keys and values, if fewer: 1 for multi-query, a divisor of the heads for grouped.
+            causal: whether a position sees only itself and those before it.
+            window: how many positions back it sees, itself included.
+            rotary: whether queries and keys are turned by their positions.
+            relative: whether distances have a learned bias.
+            dropout: of the attention weights.
+        """
+        queries, keys = _head_dims(heads, kv_heads)
+        names = jax.random.split(key, 5)
+        return cls(
+            Linear.init(names[0], (d_model,), (*queries, d_kv), stack),
+            Linear.init(names[1], (d_model,), (*keys, d_kv), stack),
+            Linear.init(names[2], (d_model,), (*keys, d_kv), stack),
+            Linear.init(names[3], (*queries, d_kv), (d_model,), stack),
+            RelativeBias.init(names[4], queries) if relative else None,
+            Dropout(dropout),
+            causal,
+            window,
+            rotary,
+        )
+
+    def __call__(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        segments: Tensor | None = None,
+        memory_segments: Tensor | None = None,
+        key: Any = None,
+    ) -> Tensor:
+        """Attends.
+
+        Args:
+            x: what asks, [..., positions, d_model].
+            memory: what is asked, [..., memory, d_model]; by default x itself.
+            positions: where each query stands in its document; by default counted from 0.
+            segments: the document each query belongs to: others are not seen.
+            memory_segments: the same of the memory.
+            key: for dropout.
+        """
+        at = arange(x.dim(QUERIES)) if positions is None else positions
+        q, own = self.q(x), memory is None
+        source = x if memory is None else memory
+        k, v = self.k(source), self.v(source)
+        length = QUERIES if own else MEMORY
+        if self.rotates:
+            q = rotary(q, at, self.q.after[-1])
+            k = rotary(k, at if own else arange(k.dim(MEMORY)), self.q.after[-1])
+        visible = Visibility(self.causal and own, self.window, segments, segments if own else memory_segments)
+        bias = None
+        if self.relative is not None:
+            there = at if own else arange(source.dim(MEMORY))
+            bias = (self.relative, at, there)
+        mixed = attend(
+            q, k, v, d_kv=self.q.after[-1], length=length, visible=visible, bias=bias, dropout=self.dropout, key=key
+        )
+        return self.out(mixed)
+
+
+def _head_dims(heads: Dim, kv_heads: int | None) -> tuple[Dims, Dims]:
+    """Returns the head dims of queries, and of keys and values."""
+    if kv_heads is None or kv_heads == heads.size:
+        return (heads,), (heads,)
+    if kv_heads == 1:
+        return (heads,), ()
+    if kv_heads < 1 or heads.size % kv_heads:
+        raise ArgumentError(
+            f"{kv_heads} heads of keys and values do not serve {heads.size} heads of queries.",
+            rule="each serves equally many.",
+            fix="choose a divisor of the number of heads.",
+        )
+    groups = Dim("kv_heads", kv_heads)
+    return (groups, Dim(heads.name, heads.size // kv_heads)), (groups,)

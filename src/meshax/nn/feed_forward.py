@@ -1,0 +1,56 @@
+"""The feed-forward layer of a Transformer, plain or gated."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from ..dims import Dims
+from ..errors import ArgumentError, did_you_mean
+from ..ops import gelu, relu, sigmoid, silu
+from ..tensor import Tensor
+from .dropout import Dropout
+from .linear import Linear
+
+ACTIVATIONS = {"relu": relu, "gelu": gelu, "silu": silu, "sigmoid": sigmoid}
+
+
+class FeedForward(eqx.Module):
+    """Two maps with an activation between them; gated, the first has a twin that scales it.
+
+    Communication: a pending sum of the result if the dims between are split.
+    """
+
+    into: Linear
+    gate: Linear | None
+    out: Linear
+    dropout: Dropout
+    activation: str = eqx.field(static=True)
+
+    @classmethod
+    def init(
+        cls,
+        key: Any,
+        outer: Dims,
+        inner: Dims,
+        stack: Dims = (),
+        activation: str = "relu",
+        gated: bool = False,
+        dropout: float = 0.0,
+    ) -> "FeedForward":
+        """Makes one from `outer` to `inner` dims and back."""
+        if activation not in ACTIVATIONS:
+            raise ArgumentError(f"there is no activation {activation!r}.", fix=did_you_mean(activation, ACTIVATIONS))
+        keys = jax.random.split(key, 3)
+        gate = Linear.init(keys[2], outer, inner, stack) if gated else None
+        return cls(
+            Linear.init(keys[0], outer, inner, stack), gate, Linear.init(keys[1], inner, outer, stack),
+            Dropout(dropout), activation,
+        )  # fmt: skip
+
+    def __call__(self, x: Tensor, key: Any = None) -> Tensor:
+        """Applies the layer."""
+        inner = ACTIVATIONS[self.activation](self.into(x))
+        if self.gate is not None:
+            inner = inner * self.gate(x)
+        return self.out(self.dropout(inner, key))

@@ -1,0 +1,60 @@
+"""Products with a parameter: linear maps and embeddings."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from ..dims import Dim, Dims
+from ..ops import einsum, gather
+from ..ops.randomness import truncated_normal
+from ..tensor import Tensor, param
+
+_TRUNCATED = 0.87962566  # the standard deviation of a normal number cut at two
+
+
+def normal_parameter(key: Any, dims: Dims, deviation: float) -> Tensor:
+    """Returns a parameter of normal numbers, none further than two deviations from zero; the same in every layout."""
+    return param(truncated_normal(key, dims, -2.0, 2.0) * (deviation / _TRUNCATED))
+
+
+class Linear(eqx.Module):
+    """Maps some dims to others.
+
+    Communication: a pending sum of the result if the dims mapped from are split.
+    """
+
+    weight: Tensor
+    before: tuple[str, ...] = eqx.field(static=True)
+    after: tuple[str, ...] = eqx.field(static=True)
+
+    @classmethod
+    def init(cls, key: Any, before: Dims, after: Dims, stack: Dims = (), scale: float = 1.0) -> "Linear":
+        """Makes a map whose results vary as much as what it is given, times `scale`."""
+        deviation = scale / math.sqrt(math.prod(d.size for d in before))
+        weight = normal_parameter(key, (*stack, *before, *after), deviation)
+        return cls(weight, tuple(d.name for d in before), tuple(d.name for d in after))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Applies the map."""
+        return einsum(x, self.weight.astype(x.dtype), over=self.before)
+
+
+class Embedding(eqx.Module):
+    """A vector for each number below the size of a dim.
+
+    Communication: a pending sum of the result if the dim is split.
+    """
+
+    weight: Tensor
+    over: str = eqx.field(static=True)
+
+    @classmethod
+    def init(cls, key: Any, over: Dim, to: Dims, scale: float = 1.0) -> "Embedding":
+        """Makes an embedding with vectors of numbers of deviation `scale`."""
+        return cls(normal_parameter(key, (over, *to), scale), over.name)
+
+    def __call__(self, numbers: Tensor, dtype: Any = jnp.float32) -> Tensor:
+        """Looks the numbers up."""
+        return gather(self.weight.astype(dtype), numbers, self.over)

@@ -1,0 +1,67 @@
+"""Where a token stands: sinusoids, rotations, learned vectors and relative biases."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from ..dims import Dim
+from ..ops import arange, concat, cos, exp, gather, maximum, minimum, sin, where
+from ..ops import log as log_
+from ..ops import slice as slice_
+from ..tensor import Tensor
+from .linear import normal_parameter
+
+_BASE = 10_000.0
+
+
+def _angles(positions: Tensor, dim: Dim) -> Tensor:
+    """Returns the angle of each position for each of the dim's frequencies."""
+    frequencies = exp(arange(dim).astype(jnp.float32) * (-math.log(_BASE) / dim.size))
+    return positions.astype(jnp.float32) * frequencies
+
+
+def sinusoidal(positions: Tensor, dim: Dim) -> Tensor:
+    """Returns sines and cosines of positions along a dim of even size, as in the first Transformer.
+
+    Communication: none, unless the dim is split.
+    """
+    angles = _angles(positions, Dim(dim.name, dim.size // 2))
+    return concat([sin(angles), cos(angles)], dim.name)
+
+
+def rotary(x: Tensor, positions: Tensor, dim: str) -> Tensor:
+    """Turns pairs of elements of a dim by angles that grow with the position.
+
+    Communication: none, unless the dim is split.
+    """
+    half = x.dim(dim).size // 2
+    angles = _angles(positions, Dim(dim, half))
+    first, second = slice_(x, dim, 0, half), slice_(x, dim, half, half)
+    sine, cosine = sin(angles).astype(x.dtype), cos(angles).astype(x.dtype)
+    return concat([first * cosine - second * sine, second * cosine + first * sine], dim)
+
+
+class RelativeBias(eqx.Module):
+    """A learned number for each head and each distance, far distances sharing one (as in T5).
+
+    Communication: none, unless the buckets are split.
+    """
+
+    weight: Tensor
+    farthest: int = eqx.field(static=True)
+
+    @classmethod
+    def init(cls, key: Any, heads: tuple[Dim, ...], buckets: int = 32, farthest: int = 128) -> "RelativeBias":
+        """Makes one for so many buckets of distances."""
+        return cls(normal_parameter(key, (Dim("distances", buckets), *heads), 0.02), farthest)
+
+    def __call__(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Returns what to add to the scores, from the positions of queries and keys."""
+        buckets = self.weight.dim("distances").size
+        distance = maximum(queries - keys, 0)
+        exact = buckets // 2
+        scale = (buckets - exact) / math.log(self.farthest / exact)
+        far = exact + (log_(maximum(distance, 1).astype(jnp.float32) / exact) * scale).astype(jnp.int32)
+        return gather(self.weight, where(distance < exact, distance, minimum(far, buckets - 1)), "distances")

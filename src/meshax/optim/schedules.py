@@ -1,0 +1,150 @@
+"""Learning rates that change: functions of the number of updates made so far, an int32 array.
+
+The first update is step 0. A warm-up rises in a line, update by update: with a warm-up of 4 the first updates have 1/4,
+2/4, 3/4 and 4/4 of the peak, so none is wasted on a rate of 0. A decay begins at the peak after the warm-up, and
+reaches its end after the last update.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..errors import ArgumentError, did_you_mean
+
+Array = Any
+Schedule = Callable[[Array], Array]
+Rate = float | Schedule
+
+
+def constant(peak: float, warmup: int = 0) -> Schedule:
+    """Stays at the peak.
+
+    >>> [float(constant(8.0, warmup=2)(step)) for step in range(4)]
+    [4.0, 8.0, 8.0, 8.0]
+    """
+    return lambda step: peak * _ramp(step, warmup)
+
+
+def linear(peak: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule:
+    """Falls in a line from the peak to `end`, which it reaches after `steps` updates, warm-up included.
+
+    >>> [float(linear(8.0, steps=4)(step)) for step in range(6)]
+    [8.0, 6.0, 4.0, 2.0, 0.0, 0.0]
+    """
+    _check(steps, warmup)
+    return lambda step: (peak + (end - peak) * _progress(step, steps, warmup)) * _ramp(step, warmup)
+
+
+def cosine(peak: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule:
+    """Falls like half a wave from the peak to `end`, which it reaches after `steps` updates, warm-up included.
+
+    >>> [round(float(cosine(8.0, steps=4)(step)), 3) for step in range(6)]
+    [8.0, 6.828, 4.0, 1.172, 0.0, 0.0]
+    """
+    _check(steps, warmup)
+
+    def rate(step: Array) -> Array:
+        height = (1 + jnp.cos(jnp.pi * _progress(step, steps, warmup))) / 2
+        return (end + (peak - end) * height) * _ramp(step, warmup)
+
+    return rate
+
+
+def rsqrt(peak: float, warmup: int = 10_000, ramp: bool = True) -> Schedule:
+    """Falls like one over the root of the number of updates, from the peak after the warm-up.
+
+    Args:
+        peak: the rate at the end of the warm-up. The Transformer paper's is `(d_model * warmup) ** -0.5`.
+        warmup: the number of updates before it falls.
+        ramp: whether the rate rises during the warm-up, as in the Transformer paper; without it stays at the peak:
+            `rsqrt(0.01, 10_000, ramp=False)` is Adafactor's and T5's `min(0.01, 1 / sqrt(t))`.
+
+    >>> [float(rsqrt(8.0, warmup=4)(step)) for step in (0, 1, 3, 15)]
+    [2.0, 4.0, 8.0, 4.0]
+    """
+    warmup = max(warmup, 1)
+
+    def rate(step: Array) -> Array:
+        late = peak * jnp.sqrt(warmup / jnp.maximum(_updates(step), warmup))
+        return late * _ramp(step, warmup) if ramp else late
+
+    return rate
+
+
+def slanted_triangular(peak: float, steps: int, warmup: int | None = None, ratio: float = 32.0) -> Schedule:
+    """Rises in a line from `peak / ratio` to the peak, and falls back in a longer one (Howard & Ruder 2018).
+
+    Args:
+        peak: the highest rate, at step `warmup`.
+        steps: the number of updates after which it is `peak / ratio` again.
+        warmup: the number of updates of the rise; a tenth of `steps`, if none is given.
+        ratio: how much smaller the lowest rate is.
+
+    >>> [float(slanted_triangular(8.0, steps=6, warmup=2, ratio=4.0)(step)) for step in range(7)]
+    [2.0, 5.0, 8.0, 6.5, 5.0, 3.5, 2.0]
+    """
+    cut = steps // 10 if warmup is None else warmup
+    _check(steps, cut)
+
+    def rate(step: Array) -> Array:
+        done = jnp.asarray(step, jnp.float32)
+        height = jnp.minimum(done / cut, 1) if cut else 1.0
+        return peak * (1 + (height - _progress(step, steps, cut)) * (ratio - 1)) / ratio
+
+    return rate
+
+
+_KNOWN: dict[str, Callable[..., Schedule]] = {
+    "constant": lambda peak, steps, **warmup: constant(peak, **warmup),
+    "cosine": cosine,
+    "linear": linear,
+    "rsqrt": lambda peak, steps, **warmup: rsqrt(peak, **warmup),
+    "slanted_triangular": slanted_triangular,
+}
+
+
+def by_name(name: str, peak: float, steps: int, warmup: int | None = None) -> Schedule:
+    """Makes a schedule: "constant", "cosine", "linear", "rsqrt" or "slanted_triangular".
+
+    Args:
+        name: which one.
+        peak: the highest rate.
+        steps: the number of updates of the whole training; "constant" and "rsqrt" do not use it.
+        warmup: how many of them are warm-up; without it, as many as the schedule's function says.
+    """
+    if name not in _KNOWN:
+        raise ArgumentError(f"there is no schedule {name!r}.", fix=did_you_mean(str(name), _KNOWN))
+    return _KNOWN[name](peak, steps, **({} if warmup is None else {"warmup": warmup}))
+
+
+def as_schedule(rate: Rate) -> Schedule:
+    """Returns the schedule that is meant by a number or a function."""
+    if callable(rate):
+        return rate
+    if isinstance(rate, bool | str) or jnp.ndim(rate) != 0:
+        raise ArgumentError(
+            f"a learning rate is a number or a function of the step, not {rate!r}.",
+            fix="make a function with optim.schedules.by_name.",
+        )
+    return constant(rate)
+
+
+def _updates(step: Array) -> Array:
+    return jnp.asarray(step, jnp.float32) + 1
+
+
+def _ramp(step: Array, warmup: int) -> Array:
+    return jnp.minimum(_updates(step) / max(warmup, 1), 1)
+
+
+def _progress(step: Array, steps: int, warmup: int) -> Array:
+    """Returns how much of the time after the warm-up has passed, from 0 to 1."""
+    return jnp.clip((jnp.asarray(step, jnp.float32) - warmup) / (steps - warmup), 0, 1)
+
+
+def _check(steps: int, warmup: int) -> None:
+    if not 0 <= warmup < steps:
+        raise ArgumentError(
+            f"of {steps} steps, {warmup} cannot be warm-up.", fix="choose fewer steps of warm-up than steps."
+        )

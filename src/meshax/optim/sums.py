@@ -1,0 +1,44 @@
+"""Many small pending sums, reduced together.
+
+An all-reduce of one number takes as long as one of a hundred. A sum that is pending over fewer axes than another is
+counted once along the missing ones: on the first processor there, and as zero on the others.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from .. import collectives
+from ..layout import canonical, current
+from ..tensor import Tensor
+
+Array = Any
+
+
+def reduce_together(sums: Sequence[Tensor]) -> list[Tensor]:
+    """Reduces the pending ones among some small tensors; one that has a split dim is left to its consumer.
+
+    Communication: one all-reduce for all of them, over all the axes that any is pending over.
+    """
+    setting = current()
+    if setting is None:
+        return list(sums)
+    chosen = [i for i, x in enumerate(sums) if x._pending and not any(canonical(setting, x.dims, x.role))]
+    axes = frozenset(axis for i in chosen for axis in sums[i]._pending)
+    if not axes:
+        return list(sums)
+    parts = [jnp.ravel(_pending_over(axes, sums[i])) for i in chosen]
+    in_mesh_order = tuple(axis for axis in setting.mesh.axes if axis in axes)
+    total = collectives.sum_over(jnp.concatenate(parts), in_mesh_order)
+    pieces = jnp.split(total, np.cumsum([part.size for part in parts])[:-1])
+    done = list(sums)
+    for i, piece in zip(chosen, pieces, strict=True):
+        done[i] = Tensor(piece.reshape(sums[i]._array.shape), sums[i].dims, sums[i].role)
+    return done
+
+
+def _pending_over(axes: frozenset[str], x: Tensor) -> Array:
+    missing = tuple(sorted(axes - x._pending))
+    return collectives.only_first(x._array, missing) if missing else x._array

@@ -1,0 +1,254 @@
+"""Plans: a program compiled for a machine that is not there, by the compiler that will compile it there.
+
+`plan` asks the TPU compiler (libtpu, which needs no TPU to compile for one) what our own estimates cannot know: how
+much memory the program takes on a core, and which collectives are left after its optimizations. Both stand beside ours.
+The time is ours: a compiler does not tell.
+"""
+
+import importlib.util
+import math
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ..errors import MeshError, did_you_mean
+from ..program import Program, _abstract
+from ..tensor import Tensor, is_tensor
+from .compiled import CompiledCollective, Moved, compiled_by_kind, compiled_collectives, differences, ours_by_kind
+from .cost import ASSUMES
+from .hardware import Hardware, find
+from .report import Report, explain
+
+# Processors to a chip, and the usual sizes in chips; the compiler takes any whose first two numbers are even.
+TOPOLOGIES: dict[str, tuple[int, str]] = {
+    "v2": (2, "2x2 4x4 4x8 8x8 8x16 16x16"),
+    "v3": (2, "2x2 4x4 4x8 8x8 8x16 16x16 16x32 32x32"),
+    "v4": (2, "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x8x8 8x8x8 8x8x16 8x16x16 16x16x16"),
+    "v5e": (1, "2x2 2x4 4x4 4x8 8x8 8x16 16x16"),
+    "v5p": (1, "2x2x1 2x2x2 2x2x4 2x4x4 4x4x4 4x4x8 4x8x8 8x8x8 8x8x16 8x16x16 16x16x16 16x16x24"),
+    "v6e": (1, "2x2 2x4 4x4 4x8 8x8 8x16 16x16"),
+}
+_FORM = re.compile(r"tpu (v\w+):(\d+(?:x\d+)+)\Z")
+STAGES = ("tracing", "lowering", "compiling", "reading")
+
+
+def check_topology(topology: str) -> int:
+    """Returns the number of processors of a topology such as "tpu v2:16x16", or raises with those that exist."""
+    match = _FORM.match(topology)
+    kind = match[1] if match else topology.removeprefix("tpu").strip().partition(":")[0]
+    if match is None or kind not in TOPOLOGIES:
+        raise MeshError(
+            f"there is no topology {topology!r}.",
+            rule=f"the TPU compiler knows:{_table(TOPOLOGIES)}",
+            fix='write for example "tpu v2:16x16".' + (f" {did_you_mean(kind, TOPOLOGIES)}" if kind else ""),
+        )
+    per_chip, usual = TOPOLOGIES[kind]
+    sizes = [int(n) for n in match[2].split("x")]
+    if len(sizes) != usual.partition(" ")[0].count("x") + 1 or any(n % 2 for n in sizes[:2]) or 0 in sizes:
+        raise MeshError(
+            f"a TPU {kind} does not come in the size {match[2]}.",
+            rule=f"the first two numbers are even; the usual sizes are:{_table([kind])}",
+            fix="choose one of these.",
+        )
+    return per_chip * math.prod(sizes)
+
+
+def _table(kinds: Any) -> str:
+    lines = []
+    for kind in kinds:
+        per_chip, usual = TOPOLOGIES[kind]
+        sizes = [f"{size} ({per_chip * math.prod(map(int, size.split('x')))})" for size in usual.split()]
+        lines.append(f"\n    tpu {kind}: {', '.join(sizes)}")
+    return "".join(lines) + "\n    (in brackets: processors, which a mesh has to have)"
+
+
+def check_compiler() -> None:
+    """Raises if the TPU compiler is not installed."""
+    if importlib.util.find_spec("libtpu") is None:
+        raise MeshError(
+            "the TPU compiler is not installed.",
+            rule="it is the package libtpu, in the version that the installed jax asks for; it needs no TPU.",
+            fix="pip install 'meshax[tpu]'",
+        )
+
+
+def hardware_of(topology: str) -> Hardware:
+    """Returns what the processors of a topology can do."""
+    return find(topology.partition(":")[0])
+
+
+@dataclass(frozen=True)
+class CompilerMemory:
+    """The bytes on one processor, as the compiler laid them out."""
+
+    arguments: int
+    results: int
+    shared: int  # results that take the place of donated arguments
+    temporaries: int
+    code: int
+
+    @property
+    def total(self) -> int:
+        """What has to fit."""
+        return self.arguments + self.results - self.shared + self.temporaries + self.code
+
+
+@dataclass(eq=False)
+class Plan:
+    """What the compiler says of a program, beside our own report."""
+
+    report: Report
+    hardware: Hardware
+    memory: CompilerMemory | None  # None: it did not fit, so the compiler gave up
+    refusal: str  # the compiler's words then
+    collectives: list[CompiledCollective]
+    tokens: int  # in one call; 0: there is no integer tensor with the dims batch and length
+    took: dict[str, float] = field(default_factory=dict)  # seconds, by stage
+
+    @property
+    def fits(self) -> bool:
+        """Whether the program fits a processor."""
+        return self.memory is not None and self.memory.total <= self.hardware.memory
+
+    @property
+    def ours(self) -> dict[str, Moved]:
+        """What we emit, by kind of collective."""
+        return ours_by_kind(self.report.collectives)
+
+    @property
+    def compiled(self) -> dict[str, Moved]:
+        """What the compiler left, by kind of collective."""
+        return compiled_by_kind(self.collectives)
+
+    @property
+    def differences(self) -> list[str]:
+        """What the compiler changed, in words."""
+        return differences(self.ours, self.compiled) if self.memory is not None else []
+
+    @property
+    def estimate(self) -> dict[str, int]:
+        """Our own estimate of the memory, in the compiler's classes."""
+        own = self.report.memory
+        arguments = own["parameters"] + own["optimizer"] + own["inputs"]
+        temporaries = own["gradients"] + own["activations"] + own["temporaries"]
+        return {"arguments": arguments, "results": own["results"], "temporaries": temporaries, "total": own["peak"]}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns all of it as plain data."""
+        spent, seconds = self.report.time(self.hardware), self.report.seconds(self.hardware)
+        mesh = self.report.setting.mesh
+        return {
+            "program": self.report.program,
+            "topology": mesh.topology,
+            "mesh": mesh.axes,
+            "layout": repr(self.report.setting.layout),
+            "hardware": self.hardware.name,
+            "fits": self.fits,
+            "memory_limit": int(self.hardware.memory),
+            "memory": {**asdict(self.memory), "total": self.memory.total} if self.memory else None,
+            "refusal": self.refusal,
+            "estimated_memory": self.report.memory,
+            "collectives": [c.as_dict() for c in self.collectives],
+            "collectives_by_kind": {
+                kind: {"ours": asdict(self.ours[kind]), "compiled": asdict(self.compiled[kind])} for kind in self.ours
+            },
+            "differences": self.differences,
+            "seconds": seconds,
+            "time": {**asdict(spent), "assumes": ASSUMES},
+            "tokens": self.tokens,
+            "tokens_per_second": self.tokens / seconds if seconds else 0.0,
+            "utilization": self.report.utilization(self.hardware),
+            "flops": self.report.flops,
+            "wire_bytes": self.report.wire_bytes,
+            "took": self.took,
+        }
+
+    def to_html(self, path: str | Path) -> Path:
+        """Writes the page of the report."""
+        return self.report.to_html(path)
+
+    def __str__(self) -> str:
+        from .plan_table import as_text  # rich is slow to import
+
+        return as_text(self)
+
+
+def plan(
+    program: Program,
+    *args: Any,
+    hardware: str | Hardware | None = None,
+    progress: Callable[[str], None] = lambda stage: None,
+) -> Plan:
+    """Compiles a program for a machine that is not there, and reads what came out.
+
+    Args:
+        program: what `mx.spmd` made on a mesh of a topology: `mx.Mesh("data:32 model:16", topology="tpu v2:16x16")`.
+        *args: as for a call; tensors of `jax.ShapeDtypeStruct` do: nothing runs.
+        hardware: what to price for; by default the topology's.
+        progress: told each of `STAGES` as it begins.
+    """
+    topology = program.mesh.topology
+    if topology is None:
+        raise MeshError(
+            "a plan is for a machine that is not there, and this mesh has no topology.",
+            values=repr(program.mesh),
+            fix='make it so: mx.Mesh("data:32 model:16", topology="tpu v2:16x16").',
+        )
+    machine = find(hardware) if hardware is not None else hardware_of(topology)
+    took: dict[str, float] = {}
+
+    @contextmanager
+    def stage(name: str) -> Iterator[None]:
+        progress(name)
+        start = time.perf_counter()
+        yield
+        took[name] = time.perf_counter() - start
+
+    with stage("tracing"):
+        report = explain(program, *args)
+    with stage("lowering"):
+        lowered = program._jitted.lower(*_abstract(args, program.setting))
+    with stage("compiling"):
+        compiled, refusal = _compile(lowered)
+    with stage("reading"):
+        memory = _memory(compiled.memory_analysis()) if compiled is not None else None
+        left = compiled_collectives(compiled.as_text()) if compiled is not None else []
+    return Plan(report, machine, memory, refusal, left, count_tokens(args), took)
+
+
+def _compile(lowered: Any) -> tuple[Any, str]:
+    """Returns the compiled program, or why it does not fit: a compiler that runs out of memory has given an answer."""
+    try:
+        return lowered.compile(), ""
+    except jax.errors.JaxRuntimeError as error:
+        text = str(error)
+        if "RESOURCE_EXHAUSTED" not in text:
+            raise
+        return None, text.splitlines()[0].partition("RESOURCE_EXHAUSTED: ")[2] or text.splitlines()[0]
+
+
+def _memory(stats: Any) -> CompilerMemory:
+    return CompilerMemory(
+        stats.argument_size_in_bytes,
+        stats.output_size_in_bytes,
+        stats.alias_size_in_bytes,
+        stats.temp_size_in_bytes,
+        stats.generated_code_size_in_bytes,
+    )
+
+
+def count_tokens(args: Any) -> int:
+    """Returns the tokens of one call: the elements of the largest integer tensor's batch and length."""
+    found = [0]
+    for leaf in jax.tree.leaves(args, is_leaf=is_tensor):
+        if isinstance(leaf, Tensor) and jax.numpy.issubdtype(leaf.dtype, jax.numpy.integer):
+            sizes = {d.name: d.size for d in leaf.dims}
+            if "batch" in sizes and "length" in sizes:
+                found.append(sizes["batch"] * sizes["length"])
+    return max(found)

@@ -1,0 +1,1 @@
+"""Training: what is kept between steps, and between runs."""

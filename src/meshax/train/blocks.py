@@ -1,0 +1,220 @@
+"""Arrays in files, block by block: nobody ever holds a whole array.
+
+A stored array is a zarr of the logical shape. Its chunks are the blocks of the processors that wrote it (or equal parts
+of a block), so every process writes its own without asking the others, and the padding of an uneven dim lies beyond the
+edge. A reader asks for the blocks of its own mesh, whatever the writer's was, and pads them again. All arrays of a
+process share one database of few files (tensorstore's OCDBT); `merge` makes one of all of them, by reference.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import jax
+import numpy as np
+import tensorstore as ts
+from jax.sharding import Sharding
+
+Array = Any
+Bounds = tuple[tuple[int, int], ...]  # the begin and the end of a block, for each dim
+
+_MAX_CHUNK_BYTES = 32 << 20  # a reader of any part of a chunk reads all of it
+_MAX_BYTES_IN_FLIGHT = 512 << 20
+_FILE_BYTES = 256 << 20  # files of this size are hashed in parallel
+_CACHE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What this process writes of one array, on the host; later steps do not change it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    block: tuple[int, ...]
+    parts: Sequence[tuple[Bounds, np.ndarray]]
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes that this process writes."""
+        return sum(part.nbytes for _, part in self.parts)
+
+
+def take_snapshots(arrays: Mapping[str, tuple[Array, tuple[int, ...]]]) -> dict[str, Snapshot]:
+    """Copies what this process writes to the host. Copies of one block are shared out among the processes.
+
+    Args:
+        arrays: each array, padded or not, and its logical shape.
+    """
+    owned = {
+        name: _owned_blocks(array, shape, turn)
+        for turn, (name, (array, shape)) in enumerate(arrays.items())
+        if isinstance(array, jax.Array)
+    }
+    for data in (data for blocks in owned.values() for _, data in blocks):
+        data.copy_to_host_async()
+    return {
+        name: _on_host(array, shape, owned[name]) if name in owned else _of_host_array(np.asarray(array))
+        for name, (array, shape) in arrays.items()
+    }
+
+
+def _owned_blocks(array: jax.Array, shape: tuple[int, ...], turn: int) -> list[tuple[Bounds, jax.Array]]:
+    holders: dict[Bounds, list[Any]] = {}
+    for device, index in array.sharding.devices_indices_map(array.shape).items():
+        holders.setdefault(_bounds(index, array.shape), []).append(device)
+    local = {shard.device: shard.data for shard in array.addressable_shards}
+    owned = []
+    for number, (bounds, devices) in enumerate(holders.items()):
+        owner = devices[(turn + number) % len(devices)]
+        if owner in local and all(begin < size or not size for (begin, _), size in zip(bounds, shape, strict=True)):
+            owned.append((bounds, local[owner]))
+    return owned
+
+
+def _on_host(array: jax.Array, shape: tuple[int, ...], owned: list[tuple[Bounds, jax.Array]]) -> Snapshot:
+    parts = []
+    for bounds, data in owned:
+        inside = _clip(bounds, shape)
+        part = np.asarray(data)[tuple(slice(0, end - begin) for begin, end in inside)]
+        # a CPU's array is seen in place, and the next step may be donated its memory
+        parts.append((inside, part.copy() if array.sharding.platform_is_cpu else part))  # type: ignore[attr-defined]
+    return Snapshot(shape, np.dtype(array.dtype), array.sharding.shard_shape(array.shape), parts)
+
+
+def _of_host_array(array: np.ndarray) -> Snapshot:
+    whole = tuple((0, size) for size in array.shape)
+    parts = [(whole, array.copy())] if jax.process_index() == 0 else []
+    return Snapshot(array.shape, array.dtype, array.shape, parts)
+
+
+def write(database: Path, snapshots: Mapping[str, Snapshot]) -> None:
+    """Writes the parts of this process into a database of its own, and returns when they are on the disk."""
+    context = ts.Context()
+    opened = {name: ts.open(_created(database, name, one), context=context) for name, one in snapshots.items()}
+    in_flight: deque[tuple[Any, int]] = deque()
+    num_bytes = 0
+    for name, snapshot in snapshots.items():
+        store = opened[name].result()
+        for bounds, part in snapshot.parts:
+            while in_flight and num_bytes + part.nbytes > _MAX_BYTES_IN_FLIGHT:
+                written, freed = in_flight.popleft()
+                written.result()
+                num_bytes -= freed
+            target = store[tuple(slice(*pair) for pair in bounds)]
+            in_flight.append((target.write(part, can_reference_source_data_indefinitely=True), part.nbytes))
+            num_bytes += part.nbytes
+    for written, _ in in_flight:
+        written.result()
+
+
+def merge(database: Path, parts: Sequence[Path]) -> None:
+    """Makes one database of those of all processes; the blocks stay in the files where they are."""
+    context = ts.Context()
+    whole = ts.KvStore.open(_kvstore(database), context=context).result()
+    transaction = ts.Transaction(atomic=True)
+    for part in parts:
+        source = ts.KvStore.open(_kvstore(part), context=context).result()
+        source.experimental_copy_range_to(whole.with_transaction(transaction)).result()
+    transaction.commit_async().result()
+
+
+class Reader:
+    """Reads arrays of a merged database as a mesh wants them."""
+
+    def __init__(self, database: Path):
+        self._database = database
+        self._context = ts.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
+
+    def start(self, name: str, shape: tuple[int, ...], sharding: Sharding) -> "Reading":
+        """Begins to read the blocks of this process.
+
+        Args:
+            name: the array.
+            shape: the padded shape under the sharding.
+            sharding: where the blocks go.
+        """
+        spec = {**_zarr(self._database, name), "open": True}
+        store = ts.open(spec, read=True, context=self._context).result()
+        blocks = {
+            bounds: store[tuple(slice(*pair) for pair in _clip(bounds, store.shape))].read()
+            for bounds in {_bounds(index, shape) for index in sharding.addressable_devices_indices_map(shape).values()}
+            if all(begin < size or not size for (begin, _), size in zip(bounds, store.shape, strict=True))
+        }
+        return Reading(shape, sharding, store.dtype.numpy_dtype, blocks)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """An array on its way from the disk."""
+
+    shape: tuple[int, ...]
+    sharding: Sharding
+    stored_dtype: np.dtype
+    blocks: Mapping[Bounds, Any]
+
+    def finish(self, dtype: Any) -> jax.Array:
+        """Waits for the blocks, pads them, and puts them on their devices."""
+        read = {bounds: np.asarray(block.result()).astype(dtype, copy=False) for bounds, block in self.blocks.items()}
+
+        def block_at(index: Any) -> np.ndarray:
+            bounds = _bounds(index, self.shape)
+            wanted = [end - begin for begin, end in bounds]
+            if bounds not in read:  # all of it is padding
+                return np.zeros(wanted, dtype)
+            block = read[bounds]
+            missing = [(0, size - have) for size, have in zip(wanted, block.shape, strict=True)]
+            return np.pad(block, missing) if any(after for _, after in missing) else block
+
+        return jax.make_array_from_callback(self.shape, self.sharding, block_at)
+
+
+def _bounds(index: Sequence[slice], shape: Sequence[int]) -> Bounds:
+    return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+
+
+def _clip(bounds: Bounds, shape: Sequence[int]) -> Bounds:
+    return tuple((begin, min(end, size)) for (begin, end), size in zip(bounds, shape, strict=True))
+
+
+def chunk_shape(block: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Cuts a block into equal parts of at most 32 MiB along one dim, the first that divides well.
+
+    >>> chunk_shape((50257, 4096), 4)
+    (1733, 4096)
+    """
+    num_parts = -(-math.prod(block) * itemsize // _MAX_CHUNK_BYTES)
+    for position, size in enumerate(block):
+        for parts in range(max(num_parts, 1), min(4 * num_parts, size) + 1):
+            if size % parts == 0:
+                return (*block[:position], size // parts, *block[position + 1 :])
+    return tuple(max(size, 1) for size in block)
+
+
+def _kvstore(database: Path) -> dict[str, Any]:
+    base = {"driver": "file", "path": f"{database}/"}
+    return {"driver": "ocdbt", "base": base, "target_data_file_size": _FILE_BYTES}
+
+
+def _zarr(database: Path, name: str) -> dict[str, Any]:
+    return {
+        "driver": "zarr3",
+        "kvstore": {**_kvstore(database), "path": f"{quote(name, safe='[].')}/"},
+        # a block that was never written is an error, not zeros
+        "store_data_equal_to_fill_value": True,
+        "fill_missing_data_reads": False,
+    }
+
+
+def _created(database: Path, name: str, snapshot: Snapshot) -> dict[str, Any]:
+    chunk = chunk_shape(snapshot.block, snapshot.dtype.itemsize)
+    metadata = {
+        "shape": list(snapshot.shape),
+        "data_type": snapshot.dtype.name,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+    }
+    return {**_zarr(database, name), "metadata": metadata, "create": True}

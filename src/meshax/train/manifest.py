@@ -1,0 +1,174 @@
+"""The manifest of a checkpoint: what is in it, and a hash of every file.
+
+It is written last, and carries its own hash. Storage flips bits, cuts files short and loses them, and whoever reads
+arrays afterwards gets wrong weights without a word; with the manifest, each of these has a name.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+MANIFEST = "manifest.json"
+VERSION = 1
+
+_SHOW_PROGRESS_FROM = 1 << 30
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One stored array: its logical dims (None: an array without names), its shape, dtype and role."""
+
+    dims: tuple[tuple[str, int], ...] | None
+    shape: tuple[int, ...]
+    dtype: str
+    role: str | None = None
+
+    def __str__(self) -> str:
+        named = [f"{name}:{size}" for name, size in self.dims] if self.dims is not None else map(str, self.shape)
+        return f"[{', '.join(named)}] {self.dtype}" + (f" {self.role}" if self.role else "")
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it was written."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A checkpoint: its step, metric and extra; its arrays by name; its files."""
+
+    step: int
+    metric: float | None
+    extra: Mapping[str, Any]
+    arrays: Mapping[str, Entry]
+    files: Mapping[str, File]
+    made_by: Mapping[str, str]
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.bytes for file in self.files.values())
+
+    def __str__(self) -> str:
+        metric = "" if self.metric is None else f", metric {self.metric:g}"
+        made_by = ", ".join(f"{name} {value}" for name, value in self.made_by.items())
+        lines = [f"step {self.step}{metric}: {len(self.arrays)} arrays, {show_bytes(self.num_bytes)} ({made_by})"]
+        return "\n".join(lines + [f"  {name} {entry}" for name, entry in self.arrays.items()])
+
+    def write(self, directory: Path) -> None:
+        """Writes the manifest, hash included, down to the disk."""
+        body = {"format": "meshax checkpoint", "version": VERSION, **asdict(self)}
+        with open(directory / MANIFEST, "w", encoding="utf-8") as file:
+            json.dump({"sha256": _hash_of(body), **body}, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class Damage(Exception):
+    """A manifest that cannot be trusted; the text says why."""
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Reads the manifest of a checkpoint, or raises `Damage`."""
+    try:
+        body = json.loads((directory / MANIFEST).read_bytes())
+        if body.get("version") != VERSION:
+            raise Damage(f"{MANIFEST}: has version {body.get('version')}, and this meshax reads version {VERSION}")
+        if body.pop("sha256", None) != _hash_of(body):
+            raise Damage(f"{MANIFEST}: its content has changed")
+        arrays = {name: _entry(**entry) for name, entry in body["arrays"].items()}
+        files = {name: File(**file) for name, file in body["files"].items()}
+        return Manifest(body["step"], body["metric"], body["extra"], arrays, files, body["made_by"])
+    except FileNotFoundError:
+        raise Damage(f"{MANIFEST}: is missing") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise Damage(f"{MANIFEST}: cannot be read") from None
+
+
+def _entry(dims: list[list[Any]] | None, shape: list[int], dtype: str, role: str | None) -> Entry:
+    return Entry(None if dims is None else tuple((name, size) for name, size in dims), tuple(shape), dtype, role)
+
+
+def _hash_of(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def files_under(directory: Path) -> list[str]:
+    """Returns the relative paths of all files, the manifest not among them."""
+    found = (Path(folder, name).relative_to(directory) for folder, _, names in os.walk(directory) for name in names)
+    return sorted(path.as_posix() for path in found if path.as_posix() != MANIFEST)
+
+
+def hash_files(directory: Path, names: Sequence[str], label: str = "") -> dict[str, File]:
+    """Hashes files in parallel; with a label and gigabytes to read, shows progress on stderr."""
+    sizes = [(directory / name).stat().st_size for name in names]
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    quiet = not label or sum(sizes) < _SHOW_PROGRESS_FROM
+    with (
+        Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress,
+        ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
+    ):
+        task = progress.add_task(label, total=sum(sizes))
+
+        def hashed(name: str, size: int) -> File:
+            with open(directory / name, "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            progress.advance(task, size)
+            return File(size, digest)
+
+        return dict(zip(names, pool.map(hashed, names, sizes), strict=True))
+
+
+def find_damage(directory: Path, manifest: Manifest, share: int = 0, num_shares: int = 1) -> list[str]:
+    """Compares the files with the manifest; returns what is wrong, one line a file.
+
+    Args:
+        directory: the checkpoint.
+        manifest: its manifest.
+        share: of several processes, each hashes a share of the files.
+        num_shares: the number of shares.
+    """
+    return list(_damage(directory, manifest, share, num_shares))
+
+
+def _damage(directory: Path, manifest: Manifest, share: int, num_shares: int) -> Iterator[str]:
+    present = {name: (directory / name).stat().st_size for name in files_under(directory)}
+    intact = []
+    for name, file in manifest.files.items():
+        if name not in present:
+            yield f"{name}: is missing"
+        elif present[name] != file.bytes:
+            yield f"{name}: has {present[name]:,} bytes instead of {file.bytes:,}"
+        else:
+            intact.append(name)
+    hashes = hash_files(directory, sorted(intact)[share::num_shares], f"verifying step {manifest.step}")
+    for name, found in hashes.items():
+        if found != manifest.files[name]:
+            yield f"{name}: its content has changed"
+    for name in sorted(present.keys() - manifest.files.keys()):
+        yield f"{name}: does not belong here"
+
+
+def show_bytes(count: int) -> str:
+    """Writes a size as people read it.
+
+    >>> show_bytes(1536)
+    '1.5 KiB'
+    """
+    size, unit = float(count), "bytes"
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"

@@ -1,0 +1,75 @@
+"""One step of training, and one of evaluation, as functions of tensors for `mx.spmd`.
+
+The loss of a step is the sum over all tokens divided by their number, which is counted before: so microbatches and
+padded examples weigh exactly what their tokens weigh. A step whose loss or gradients are not finite changes nothing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from ..ops import isfinite, maximum, value_and_grad, where, zeros
+from ..ops import sum as sum_
+from ..optim.clipping import clip_by_global_norm
+from ..tensor import Tensor, is_tensor
+
+
+class TrainState(eqx.Module):
+    """All that a step of training changes."""
+
+    step: Tensor
+    model: Any
+    optimizer: Any
+
+
+def init_state(make_model: Callable[[Any], Any], optimizer: Any, key: Any) -> TrainState:
+    """Returns the state before the first step."""
+    model = make_model(key)
+    return TrainState(zeros((), jnp.int32), model, optimizer.init(model))
+
+
+def make_train_step(
+    optimizer: Any, *, clip: float | None = None, microbatches: int | None = None
+) -> Callable[[TrainState, dict[str, Tensor], Any], tuple[TrainState, dict[str, Tensor]]]:
+    """Makes the function of one step: from the state, a batch and a key to the next state and what to report.
+
+    Args:
+        optimizer: has `init` and `apply`.
+        clip: the largest global norm of the gradients.
+        microbatches: cuts the batch into so many parts, to need less memory.
+    """
+    options: dict[str, Any] = {} if microbatches is None else {"microbatches": microbatches, "over": "batch"}
+    parts = microbatches or 1
+
+    def loss(model: Any, batch: dict[str, Tensor], total: Tensor, key: Any) -> Tensor:
+        return model.loss(batch, key)[0] * parts / total
+
+    def train_step(state: TrainState, batch: dict[str, Tensor], key: Any) -> tuple[TrainState, dict[str, Tensor]]:
+        total = maximum(sum_(batch["weights"].astype(jnp.float32)), 1.0)
+        drawn = jax.random.fold_in(key, state.step.array)
+        value, grads = value_and_grad(loss, **options)(state.model, batch, total, drawn)
+        grads, norm = clip_by_global_norm(grads, jnp.inf if clip is None else clip)
+        model, moments = optimizer.apply(grads, state.optimizer, state.model)
+        finite = isfinite(value) & isfinite(norm)
+        model, moments = _if(finite, model, state.model), _if(finite, moments, state.optimizer)
+        metrics = {"loss": value, "norm": norm, "tokens": total, "finite": finite}
+        return TrainState(state.step + 1, model, moments), metrics
+
+    return train_step
+
+
+def _if(condition: Tensor, new: Any, old: Any) -> Any:
+    """Returns the new tree where the condition holds, else the old one."""
+
+    def chosen(a: Any, b: Any) -> Any:
+        return where(condition, a, b) if is_tensor(a) else jnp.where(condition.array, a, b)
+
+    return jax.tree.map(chosen, new, old, is_leaf=is_tensor)
+
+
+def evaluation_step(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Returns the summed cross entropy of a batch, and the number of its tokens."""
+    return model.loss(batch)

@@ -1,0 +1,178 @@
+"""The command line as a whole: help, exit statuses, what goes to which stream. A few in real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from meshax.cli import main
+
+ROOT = Path(__file__).parents[2]
+TINY = str(ROOT / "examples" / "transformer.py") + ":tiny"
+COMMANDS = [["explain"], ["plan"], ["layout"], ["bench", "calibrate"]]
+SLOW = """\
+import os, pathlib, time
+
+def slow():
+    pathlib.Path(__file__).with_name("pid").write_text(str(os.getpid()))
+    time.sleep(600)
+"""
+
+
+def start(*arguments, **options):
+    paths = [str(ROOT / "src"), *options.pop("paths", ())]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "meshax", *arguments],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
+    )  # fmt: skip
+
+
+def run(*arguments, **options):
+    process = start(*arguments, **options)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_explains_with_an_example(command, capsys):
+    assert main([*command, "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert f"\nmeshax {' '.join(command)} " in out  # the example
+    assert "--json" in out and "--debug" in out
+    assert err == ""
+
+
+def test_help_lists_the_commands(capsys):
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"• {name}" in out for name in ("explain", "plan", "layout", "bench"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["explian"],
+        ["bench"],
+        ["explain"],
+        ["explain", TINY, "--messh", "data:2"],
+        ["explain", "transformer.py", "--mesh", "data:2"],
+        ["explain", TINY, "--mesh", "data"],
+        ["explain", TINY, "--mesh", "data:2", "--layout", "dat"],
+        ["explain", TINY, "--mesh", "data:2", "--layout", "batch:data batch:data"],
+        ["explain", TINY, "--mesh", "data:2", "--hardware", "h2000"],
+        ["explain", TINY],
+        ["plan", TINY, "--mesh", "data:2"],
+        ["plan", TINY, "--mesh", "data:8", "--topology", "tpu v9:2x2"],
+        ["layout", TINY],
+        ["layout", TINY, "--mesh", "data:2", "--processors", "2"],
+        ["layout", TINY, "--processors", "2", "--memory", "lots"],
+        ["bench", "calibrate", "--devices", "0"],
+    ],
+    ids=lambda arguments: " ".join(a.replace(TINY, "tiny") for a in arguments) or "nothing",
+)
+def test_wrong_usage_is_2(arguments, capsys):
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.py:f", "--mesh", "data:2"], "there is no file 'nowhere.py'."),
+        ([TINY + "y", "--mesh", "data:2"], "transformer.py has no function 'tinyy'."),
+        ([TINY, "--mesh", "data:2", "--layout", "bacth:data"], "the layout does not fit the mesh or the program."),
+        ([TINY, "--mesh", "data:2 model:4", "--layout", "sequence"], "dims of the operands of one operation are split"),
+        ([TINY, "--mesh", "data:2", "--html", "/nowhere/page.html"], "FileNotFoundError: "),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_fails_is_1(arguments, words, capsys):
+    assert main(["explain", *arguments]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"meshax: {words}") and "Traceback" not in err
+
+
+def test_an_error_names_the_users_line_and_nothing_of_jax(capsys):
+    main(["explain", TINY, "--mesh", "data:2 model:4", "--layout", "sequence"])
+    err = capsys.readouterr().err
+    assert "\n  line: transformer.py:" in err and "JAX_TRACEBACK_FILTERING" not in err
+
+
+def test_debug_shows_a_traceback(capsys):
+    assert main(["explain", "nowhere.py:f", "--mesh", "data:2", "--debug"]) == 1
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+    assert main(["explain", "nowhere", "--mesh", "data:2", "--debug"]) == 2
+
+
+def test_a_process():
+    """Standard output is one JSON object; standard error is empty; the message of an error is all there is."""
+    status, out, err = run("explain", TINY, "--mesh", "data:2 model:4", "--layout", "data+model", "--json")
+    assert status == 0 and err == ""
+    assert json.loads(out)["mesh"] == {"data": 2, "model": 4}
+    status, out, err = run("explain", TINY, "--mesh", "model", "--json")
+    assert status == 2 and out == ""
+    assert err.splitlines()[0] == "meshax: 'model' is not a part of a mesh."
+    assert "line:" not in err and "Traceback" not in err
+
+
+def test_a_reader_that_has_seen_enough():
+    process = start("explain", TINY, "--mesh", "data:2")
+    process.stdout.close()
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+    process.wait(timeout=120)
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+def wait_until(true, seconds=60):
+    limit = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def slow_plan(tmp_path):
+    """A plan that hangs in its child process, and that child's id."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "libtpu.py").write_text("")  # a compiler, as far as anyone asks before the child does
+    arguments = ["plan", f"{tmp_path}/slow.py:slow", "--mesh", "data:8", "--topology", "tpu v4:2x2x1", "--json"]
+    process = start(*arguments, paths=[str(tmp_path)])
+    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    yield process, int((tmp_path / "pid").read_text())
+    process.kill()
+    process.communicate()
+
+
+def test_ctrl_c_ends_the_whole_tree(slow_plan):
+    process, child = slow_plan
+    assert is_alive(child)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and out == ""
+    assert err.endswith("meshax: interrupted\n") and "Traceback" not in err
+    wait_until(lambda: not is_alive(child), 10)
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_parent_leaves_no_orphan(slow_plan, end):
+    process, child = slow_plan
+    process.send_signal(end)
+    process.communicate(timeout=30)
+    wait_until(lambda: not is_alive(child), 10)

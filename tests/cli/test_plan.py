@@ -1,0 +1,77 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from meshax.cli import main
+from meshax.errors import MeshaxError
+
+TINY = str(Path(__file__).parents[2] / "examples" / "transformer.py") + ":tiny"
+ARGUMENTS = ["plan", TINY, "--mesh", "data:2 model:4", "--topology", "tpu v4:2x2x1", "--layout", "data+model"]
+
+
+@pytest.fixture
+def apart(monkeypatch):
+    """What was asked of the other process, which answers at once."""
+    asked = []
+
+    def answer(request, on_stage):
+        asked.append(request)
+        on_stage("compiling")
+        return {"plan": {"fits": True}, "text": "fits\n"}
+
+    monkeypatch.setattr("meshax.plan.worker.plan_apart", answer)
+    monkeypatch.setattr("meshax.plan.topology.check_compiler", lambda: None)
+    return asked
+
+
+def test_the_request(apart, capsys):
+    assert main([*ARGUMENTS, "--html", "page.html"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "fits\n" and "compiling" in err
+    assert apart == [
+        {
+            "target": TINY, "topology": "tpu v4:2x2x1", "mesh": "data:2 model:4", "layout": "data+model",
+            "params": "", "optimizer": "", "html": "page.html",
+        }
+    ]  # fmt: skip
+
+
+def test_json(apart, capsys):
+    assert main([*ARGUMENTS, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"fits": True}
+
+
+def test_an_error_of_the_other_process(apart, monkeypatch, capsys):
+    def fail(request, on_stage):
+        raise MeshaxError("the other process failed.")
+
+    monkeypatch.setattr("meshax.plan.worker.plan_apart", fail)
+    assert main(ARGUMENTS) == 1
+    assert "meshax: the other process failed." in capsys.readouterr().err
+
+
+def test_a_missing_compiler(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(ARGUMENTS) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("meshax: the TPU compiler is not installed.") and "pip install 'meshax[tpu]'" in err
+
+
+@pytest.mark.tpu
+def test_a_plan(tmp_path, capsys):
+    page = tmp_path / "page.html"
+    assert main([*ARGUMENTS, "--json", "--html", str(page)]) == 0
+    out, err = capsys.readouterr()
+    data = json.loads(out)
+    assert data["fits"] and data["topology"] == "tpu v4:2x2x1" and data["tokens"] == 1024
+    assert data["collectives_by_kind"]["all-reduce"]["compiled"]["tensors"] > 0
+    assert list(data["took"]) == ["loading", "tracing", "lowering", "compiling", "reading"]
+    assert "compiling" in err and "libtpu" not in err
+    assert page.exists()
+
+
+@pytest.mark.tpu
+def test_a_mesh_of_another_size(capsys):
+    assert main([*ARGUMENTS, "--mesh", "data:2 model:2"]) == 1
+    assert "meshax: the mesh has 4 processors, the topology 'tpu v4:2x2x1' has 8." in capsys.readouterr().err

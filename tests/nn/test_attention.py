@@ -1,0 +1,129 @@
+"""Attention in all its forms equals plain JAX, under every layout, ring included."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshax as mx
+from meshax import nn
+from meshax.testing import layout_invariance
+
+batch, positions, memory, d_model, heads, d_kv = mx.dims(batch=4, positions=16, memory=12, d_model=8, heads=4, d_kv=6)
+KEY = jax.random.key(0)
+
+
+def inputs(*dims):
+    n = int(np.prod([d.size for d in dims]))
+    return mx.tensor(np.sin(1.3 * np.arange(n)).reshape([d.size for d in dims]).astype(np.float32), dims)
+
+
+def segments():
+    return mx.tensor(np.repeat(np.arange(1, 5), 4)[None] + np.array([[0], [0], [1], [1]]), (batch, positions)).astype(
+        jnp.int32
+    )
+
+
+def reference(layer, x, source, mask):
+    """Multi-head attention by JAX alone, from the layer's parameters."""
+    grouped = "kv_heads" in [d.name for d in layer.q.weight.dims]
+
+    def weights(linear):
+        w = linear.weight.numpy()
+        return w
+
+    q = np.einsum("bld,d...->bl...", x, weights(layer.q))
+    k = np.einsum("bld,d...->bl...", source, weights(layer.k))
+    v = np.einsum("bld,d...->bl...", source, weights(layer.v))
+    if grouped:
+        q = q.reshape(*q.shape[:2], -1, q.shape[-1])
+    if k.ndim == 3:
+        k, v = k[:, :, None], v[:, :, None]
+    k, v = (np.repeat(a, q.shape[2] // a.shape[2], axis=2) for a in (k, v))
+    scores = np.einsum("blhd,bmhd->bhlm", q, k) * q.shape[-1] ** -0.5
+    scores = np.where(mask, scores, -1e9)
+    w = jax.nn.softmax(jnp.asarray(scores), axis=-1)
+    mixed = np.einsum("bhlm,bmhd->blhd", w, v)
+    out = layer.out.weight.numpy().reshape(-1, d_model.size)
+    return mixed.reshape(*mixed.shape[:2], -1) @ out
+
+
+def causal(n):
+    return np.tril(np.ones((n, n), bool))
+
+
+FORMS = {
+    "multi-head": dict(),
+    "multi-query": dict(kv_heads=1),
+    "grouped": dict(kv_heads=2),
+    "bidirectional": dict(causal=False),
+    "window": dict(window=5),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_equals_plain_jax(form):
+    layer = nn.Attention.init(KEY, d_model, heads, d_kv, **FORMS[form])
+    x = inputs(batch, positions, d_model)
+    n = positions.size
+    mask = np.ones((n, n), bool) if form == "bidirectional" else causal(n)
+    if form == "window":
+        mask &= ~np.tril(mask, -5)
+    np.testing.assert_allclose(layer(x).numpy(), reference(layer, x.numpy(), x.numpy(), mask), atol=2e-5)
+
+
+def test_cross_attention():
+    layer = nn.Attention.init(KEY, d_model, heads, d_kv, causal=False)
+    x, source = inputs(batch, positions, d_model), inputs(batch, memory, d_model)
+    wanted = reference(layer, x.numpy(), source.numpy(), np.ones((16, 12), bool))
+    np.testing.assert_allclose(layer(x, source).numpy(), wanted, atol=2e-5)
+
+
+def test_packed_segments_do_not_see_each_other():
+    layer = nn.Attention.init(KEY, d_model, heads, d_kv)
+    x = inputs(batch, positions, d_model)
+    s = segments().numpy()
+    mask = (s[:, :, None] == s[:, None, :])[:, None] & causal(16)
+    wanted = reference(layer, x.numpy(), x.numpy(), mask)
+    np.testing.assert_allclose(layer(x, segments=segments()).numpy(), wanted, atol=2e-5)
+
+
+@pytest.mark.parametrize("form", [*FORMS, "rotary", "relative", "segments"])
+def test_every_layout_gives_the_same(form):
+    options = FORMS.get(form, {form: True} if form != "segments" else {})
+    layer = nn.Attention.init(KEY, d_model, heads, d_kv, **options)
+
+    def fn(layer, x, s):
+        return layer(x, segments=s if form == "segments" else None)
+
+    assert layout_invariance(fn, layer, inputs(batch, positions, d_model), segments(), layouts=6, tolerance=5e-5)
+
+
+@pytest.mark.parametrize("form", [*FORMS, "rotary", "segments"])
+@pytest.mark.parametrize("mesh", ["x:4", "x:2 y:4"])
+def test_split_positions_are_a_ring(form, mesh):
+    options = FORMS.get(form, {form: True} if form != "segments" else {})
+    layer = nn.Attention.init(KEY, d_model, heads, d_kv, **options)
+    x = inputs(batch, positions, d_model)
+
+    def fn(layer, x, s):
+        def loss(layer, x, s):
+            out = layer(x, segments=s if form == "segments" else None)
+            return mx.sum(out * mx.sin(out)), out
+
+        (_, out), grads = mx.value_and_grad(loss, has_aux=True)(layer, x, s)
+        return out, grads
+
+    axis = "x" if mesh == "x:4" else "y"
+    program = mx.spmd(fn, mx.Mesh(mesh), f"positions:{axis}" + (" batch:x" if axis == "y" else ""))
+    for got, wanted in zip(
+        *(jax.tree.leaves(f(layer, x, segments()), is_leaf=lambda t: isinstance(t, mx.Tensor)) for f in (program, fn))
+    ):
+        np.testing.assert_allclose(got.numpy(), wanted.numpy(), atol=5e-5)
+    kinds = {c.kind for c in program.explain(layer, x, segments()).collectives if c.elements > 20}
+    assert "permute" in kinds and "all-gather" not in kinds
+
+
+def test_a_number_of_heads_that_does_not_divide():
+    with pytest.raises(mx.ArgumentError, match="3 heads of keys and values do not serve 4 heads of queries"):
+        nn.Attention.init(KEY, d_model, heads, d_kv, kv_heads=3)

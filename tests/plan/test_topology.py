@@ -1,0 +1,165 @@
+"""Plans for machines that are not there. What needs no compiler is tested without; the rest is `make test-tpu`."""
+
+import os
+
+import jax
+import numpy as np
+import pytest
+
+import decoder
+import meshax as mx
+from meshax.plan.compiled import CompiledCollective
+from meshax.plan.hardware import KNOWN
+from meshax.plan.topology import (
+    TOPOLOGIES,
+    CompilerMemory,
+    Plan,
+    check_compiler,
+    check_topology,
+    count_tokens,
+    hardware_of,
+    plan,
+)
+from messages import pinned
+
+TENSOR = "batch:data heads:model d_ff:model vocab:model"
+
+
+@pytest.mark.parametrize(
+    ("topology", "processors"),
+    [
+        ("tpu v2:16x16", 512),
+        ("tpu v3:32x32", 2048),
+        ("tpu v4:2x2x1", 8),
+        ("tpu v5e:16x16", 256),
+        ("tpu v5p:8x8x8", 512),
+    ],
+)
+def test_processors(topology, processors):
+    assert check_topology(topology) == processors
+
+
+@pytest.mark.parametrize("kind", TOPOLOGIES)
+def test_every_kind_is_known_hardware(kind):
+    assert hardware_of(f"tpu {kind}:2x2").name == f"tpu-{kind}"
+    assert [check_topology(f"tpu {kind}:{size}") for size in TOPOLOGIES[kind][1].split()]
+
+
+test_messages = pinned(
+    {
+        "a size that is not made": (
+            mx.MeshError,
+            lambda: check_topology("tpu v5e:3x3"),
+            """
+            a TPU v5e does not come in the size 3x3.
+              rule: the first two numbers are even; the usual sizes are:
+                tpu v5e: 2x2 (4), 2x4 (8), 4x4 (16), 4x8 (32), 8x8 (64), 8x16 (128), 16x16 (256)
+                (in brackets: processors, which a mesh has to have)
+              fix: choose one of these.
+            """,
+        ),
+        "no topology": (
+            mx.MeshError,
+            lambda: plan(mx.spmd(lambda x: x, mx.Mesh("data:2", abstract=True), "")),
+            """
+            a plan is for a machine that is not there, and this mesh has no topology.
+              values: Mesh(data:2, abstract)
+              fix: make it so: mx.Mesh("data:32 model:16", topology="tpu v2:16x16").
+            """,
+        ),
+    }
+)
+
+
+@pytest.mark.parametrize("topology", ["tpu v9:2x2", "v2:4x4", "tpu", "", "tpu v2"])
+def test_a_topology_that_does_not_exist(topology):
+    with pytest.raises(mx.MeshError) as error:
+        check_topology(topology)
+    text = str(error.value)
+    assert text.startswith(
+        f"there is no topology {topology!r}.\n  rule: the TPU compiler knows:\n    tpu v2: 2x2 (8), "
+    )
+    assert all(f"\n    tpu {kind}: " in text for kind in TOPOLOGIES)
+    assert '\n  fix: write for example "tpu v2:16x16".' in text
+
+
+def test_a_missing_compiler(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(mx.MeshError) as error:
+        check_compiler()
+    assert str(error.value) == (
+        "the TPU compiler is not installed.\n"
+        "  rule: it is the package libtpu, in the version that the installed jax asks for; it needs no TPU.\n"
+        "  fix: pip install 'meshax[tpu]'"
+    )
+
+
+def test_tokens():
+    batch, length, vocab = mx.dims(batch=4, length=6, vocab=10)
+    words = mx.Tensor(jax.ShapeDtypeStruct((4, 6), np.int32), (batch, length))
+    numbers = mx.zeros((batch, length, vocab))
+    assert count_tokens(({"w": numbers}, words, words)) == 24
+    assert count_tokens((numbers,)) == 0
+
+
+def made(memory, refusal="", collectives=()):
+    mesh = mx.Mesh("data:2 model:4", abstract=True)
+    report = mx.spmd(decoder.sgd, mesh, TENSOR).explain(decoder.init(), *decoder.tokens())
+    return Plan(report, KNOWN["tpu-v2"], memory, refusal, list(collectives), 128, {"compiling": 2.5})
+
+
+def test_a_plan_that_fits():
+    one = made(CompilerMemory(5, 4, 3, 10**9, 100), collectives=[CompiledCollective("permute", (("f32", (8,)),), 0, 3)])
+    assert one.fits and one.memory.total == 10**9 + 106
+    data = one.as_dict()
+    assert data["fits"] and data["memory"]["temporaries"] == 10**9
+    assert data["collectives_by_kind"]["permute"]["compiled"] == {"operations": 3, "tensors": 3, "bytes": 96}
+    assert data["tokens_per_second"] == pytest.approx(128 / data["seconds"])
+    assert data["estimated_memory"] == one.report.memory
+    text = str(one)
+    assert "fits: 1 GB of the 8.59 GB of a tpu-v2 processor, 12%" in text
+    assert "permute: 3 are the compiler's own" in text
+    assert "tokens/s: 128 in a call" in text and "took: compiling 2.5 s" in text
+
+
+def test_a_plan_that_does_not_fit():
+    assert not made(CompilerMemory(0, 0, 0, 9 * 10**9, 0)).fits
+    assert "does NOT fit: 9 GB of the 8.59 GB" in str(made(CompilerMemory(0, 0, 0, 9 * 10**9, 0)))
+    refused = made(None, "Ran out of memory on HBM.")
+    assert not refused.fits and refused.as_dict()["memory"] is None
+    assert "does NOT fit the 8.59 GB of a tpu-v2 processor. The compiler says: Ran out of memory on HBM." in str(
+        refused
+    )
+
+
+def test_a_page(tmp_path):
+    path = made(CompilerMemory(0, 0, 0, 0, 0)).to_html(tmp_path / "plan.html")
+    assert path.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.tpu
+def test_the_compiler_answers():
+    stages = []
+    program = mx.spmd(decoder.sgd, mx.Mesh("data:2 model:4", topology="tpu v4:2x2x1"), TENSOR)
+    one = plan(program, decoder.init(), *decoder.tokens(), progress=stages.append)
+    assert stages == ["tracing", "lowering", "compiling", "reading"] == list(one.took)
+    assert one.fits and one.hardware.name == "tpu-v4" and one.tokens == 128
+    assert one.compiled["all-reduce"].tensors == one.ours["all-reduce"].tensors
+    assert one.compiled["all-reduce"].bytes == one.ours["all-reduce"].bytes
+    assert one.compiled["all-reduce"].operations < one.ours["all-reduce"].operations
+
+
+@pytest.mark.tpu
+def test_what_does_not_fit_is_an_answer():
+    (huge,) = mx.dims(huge=2**33)
+    x = mx.Tensor(jax.ShapeDtypeStruct((2**33,), np.float32), (huge,))
+    program = mx.spmd(lambda x: mx.cumsum(x, "huge"), mx.Mesh("data:8", topology="tpu v2:2x2"), "")
+    one = plan(program, x)
+    assert not one.fits and "memory" in one.refusal
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize("topology", [f"tpu {kind}:{sizes.split()[0]}" for kind, (_, sizes) in TOPOLOGIES.items()])
+def test_the_table_is_the_compilers(topology):
+    assert os.environ["TPU_SKIP_MDS_QUERY"] == "1"
+    assert mx.Mesh("data:-1", topology=topology).size == check_topology(topology)
