@@ -5,7 +5,18 @@ Write a tensor program once, with named dims. One layout line decides how it is 
 
 from .compat import widen_cpu_pool as _widen_cpu_pool
 from .dims import Dim, dims
-from .errors import ArgumentError, DimError, DtypeError, LayoutError, MeshaxError, MeshError, OptimizerError, ShapeError
+from .errors import (
+    ArgumentError,
+    CheckpointError,
+    DataError,
+    DimError,
+    DtypeError,
+    LayoutError,
+    MeshaxError,
+    MeshError,
+    OptimizerError,
+    ShapeError,
+)
 from .layout import Layout
 from .mesh import Mesh
 from .ops import *  # noqa: F403  # what each module of operations lists in its __all__
@@ -22,6 +33,7 @@ Program.explain = _explain  # type: ignore[attr-defined]  # reading programs sta
 __version__ = "0.1.0"
 
 __all__ = [
-    "ArgumentError", "Dim", "DimError", "DtypeError", "Layout", "LayoutError", "Mesh", "MeshError", "MeshaxError",
-    "OptimizerError", "Program", "ShapeError", "Tensor", "auto_layout", "dims", "param", "put", "random", "spmd", "tensor", *_ops,
+    "ArgumentError", "CheckpointError", "DataError", "Dim", "DimError", "DtypeError", "Layout", "LayoutError", "Mesh",
+    "MeshError", "MeshaxError", "OptimizerError", "Program", "ShapeError", "Tensor", "auto_layout", "dims", "param",
+    "put", "random", "spmd", "tensor", *_ops,
 ]  # fmt: skip

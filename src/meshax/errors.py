@@ -64,8 +64,20 @@ class LayoutError(MeshaxError):
     """A layout is malformed, or splits a tensor in an impossible way."""
 
 
+class DataError(MeshaxError):
+    """A file of text, of tokens or of a vocabulary is missing, damaged, or does not fit."""
+
+
 class OptimizerError(MeshaxError):
     """An optimizer would be silently wrong on local slices."""
+
+
+class TrainingError(MeshaxError):
+    """A run of training cannot go on."""
+
+
+class CheckpointError(MeshaxError):
+    """A checkpoint cannot be saved, is damaged, or is not of this model."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

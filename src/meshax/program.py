@@ -73,6 +73,10 @@ class Program:
         """Returns the traced program. Arguments may be `jax.ShapeDtypeStruct` tensors: nothing runs."""
         return jax.make_jaxpr(self._run)(*_abstract(args, self.setting))
 
+    def shapes(self, *args: Any) -> Any:
+        """Returns what a call would return, with shapes in place of arrays. Nothing runs."""
+        return jax.eval_shape(self._run, *_abstract(args, self.setting))
+
     def compile(self, *args: Any) -> Any:
         """Returns JAX's own compiled program: `.as_text()`, `.memory_analysis()`. Nothing runs."""
         if self.mesh.is_abstract:

@@ -178,7 +178,8 @@ def as_text(measured: Sequence[Measurement], hardware: Hardware) -> str:
 
     table = Table("measured", "time", "reached", title="this machine", title_justify="left")
     for m in measured:
-        table.add_row(m.what, show_seconds(m.seconds), f"{show_count(m.rate)}{m.unit}")
+        reached = "" if m.unit == "kernels/s" else f"{show_count(m.rate)}{m.unit}"
+        table.add_row(m.what, show_seconds(m.seconds), reached)
     console = Console(width=100, color_system=None)
     with console.capture() as captured:
         console.print(table, markup=False)

@@ -17,13 +17,25 @@ import tyro
 from ..errors import MeshaxError
 from ..plan.worker import user_notes
 from .calibrate import Calibrate
+from .evaluate import Evaluate
 from .explain import Explain
+from .generate import Generate
 from .layout import FindLayout
 from .options import Command, UsageError
 from .plan import MakePlan
+from .presets import Presets
+from .train import Train
 
 _BENCH = {"calibrate": Calibrate}
-_COMMANDS = {"explain": Explain, "plan": MakePlan, "layout": FindLayout}
+_COMMANDS = {
+    "train": Train,
+    "eval": Evaluate,
+    "generate": Generate,
+    "presets": Presets,
+    "explain": Explain,
+    "plan": MakePlan,
+    "layout": FindLayout,
+}
 _ABOUT = """One tensor program, one layout line, every collective visible before any hardware is rented.
 
 meshax COMMAND --help explains a command, with an example.

@@ -5,8 +5,10 @@ comes in several pieces, cut at ends of lines where there are any. The pieces of
 """
 
 import codecs
+import contextlib
 import gzip
 import json
+import os
 import tokenize
 import zlib
 from collections.abc import Iterator
@@ -45,7 +47,7 @@ class Reading:
         return self.per == "line" or is_json(path)
 
     def pieces(self, path: Path, start: int = 0) -> Iterator[Piece]:
-        """Yields the documents of a file, from the first line that begins after a byte of it. Blank ones are left out."""
+        """Yields the documents of a file that are not blank, from the first line that begins after byte `start`."""
         texts = self._texts(path, start)
         if is_json(path):
             return _cut(self._json(path, texts, start))
@@ -53,7 +55,7 @@ class Reading:
 
     def look(self, path: Path) -> None:
         """Raises now what reading the beginning of a file would raise."""
-        if not path.stat().st_size or next(self._texts(path), None) is None:
+        if not stat(path).st_size or next(self._texts(path), None) is None:
             raise DataError("a file of text is empty.", values=str(path), fix="remove it, or leave it out of the list.")
         if is_json(path):
             next(self.pieces(path), None)
@@ -93,13 +95,17 @@ class Reading:
             try:
                 record = json.loads(line)
             except ValueError as error:
-                raise DataError("a line is not JSON.", values=f"{where}: {error}", fix="correct or remove it.") from None
+                raise DataError(
+                    "a line is not JSON.", values=f"{where}: {error}", fix="correct or remove it."
+                ) from None
             yield self._document(record, where), True, position
 
     def _document(self, record: Any, where: str) -> str:
         document = record.get(self.field) if isinstance(record, dict) else None
         if not isinstance(document, str):
-            known = [name for name, value in record.items() if isinstance(value, str)] if isinstance(record, dict) else []
+            known = (
+                [name for name, value in record.items() if isinstance(value, str)] if isinstance(record, dict) else []
+            )
             raise DataError(
                 f"a JSON line has no text in the field {self.field!r}.",
                 values=where,
@@ -129,11 +135,29 @@ def is_gzip(path: Path) -> bool:
     return path.suffix == ".gz"
 
 
+def stat(path: Path) -> os.stat_result:
+    """Returns the size and time of a file of text."""
+    with _readable(path):
+        return path.stat()
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            "a file of text cannot be read.",
+            values=f"{path}: {error.strerror or error}",
+            fix="look whether it is there, and at its permissions.",
+        ) from None
+
+
 def _encoding(path: Path) -> str:
     """Returns UTF-8 (a mark at the beginning is no text), but Python's sources say themselves."""
     if path.suffix != ".py":
         return "utf-8-sig"
-    with open(path, "rb") as source:
+    with _readable(path), open(path, "rb") as source:
         try:
             return tokenize.detect_encoding(source.readline)[0]
         except (SyntaxError, LookupError) as error:
@@ -146,7 +170,7 @@ def _encoding(path: Path) -> str:
 
 def _blocks(path: Path, start: int) -> Iterator[tuple[bytes, int]]:
     size = _FIRST if not start else _BLOCK
-    with open(path, "rb") as raw:
+    with _readable(path), open(path, "rb") as raw:
         stream = gzip.GzipFile(fileobj=raw) if is_gzip(path) else raw
         stream.seek(start)
         num_read = start

@@ -9,19 +9,21 @@ Nothing is read before it is needed, but a first look at every file finds what i
 """
 
 import glob
+import os
 import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from hashlib import sha256
+from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from ..errors import ArgumentError, DataError, did_you_mean
-from .reading import Per, Piece, Reading, is_gzip
+from .reading import Per, Piece, Reading, is_gzip, stat
 
 _STRETCH = 1 << 20  # bytes that a sample takes at one place
-_WHOLE = 1 << 16  # what a hash is compared with, to hold out documents
+_NOT_THE_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"}
+_WHOLE = 1 << 16  # hashes are below it
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Text:
 
     files: tuple[Path, ...]
     reading: Reading = Reading()
-    part: tuple[int, int] = (0, _WHOLE)  # the documents whose hash lies in this range; files given whole are not cut
+    part: tuple[int, int] = (0, _WHOLE)  # the documents whose hash lies in this range
 
     @classmethod
     def find(
@@ -60,13 +62,13 @@ class Text:
             raise DataError("no files of text are named.", fix='name some, for example "books/*.txt".')
         reading = Reading(per, field, errors)
         for file in files:
-            _readable(file, reading)
+            reading.look(file)
         return cls(files, reading)
 
     @property
     def num_bytes(self) -> int:
         """The size of the files as they lie on disk."""
-        return sum(file.stat().st_size for file in self.files)
+        return sum(stat(file).st_size for file in self.files)
 
     def documents(self) -> Iterator[str]:
         """Yields the documents, one at a time."""
@@ -84,11 +86,13 @@ class Text:
         if self.part == (0, _WHOLE):
             yield from pieces
             return
-        number, (low, high) = 0, self.part
+        (low, high), begins = self.part, True
         for piece in pieces:
-            if low <= _hash(f"{file.name}:{number}") < high:
+            if begins:
+                is_in = low <= _hash(piece.text) < high
+            if is_in:
                 yield piece
-            number += piece.is_last
+            begins = piece.is_last
 
     def sample(self, num_bytes: int) -> Iterator[str]:
         """Yields pieces of at most so many bytes in all, from places spread evenly over the files.
@@ -96,27 +100,23 @@ class Text:
         Nothing else is read, so a sample of 100 GB takes no longer than one of 1 GB. Compressed files cannot be entered
         in the middle: of these it takes the beginnings.
         """
-        sizes = [file.stat().st_size for file in self.files]
-        if sum(sizes) <= num_bytes and not any(map(is_gzip, self.files)):
-            starts = [(0, 0, num_bytes)]
-        else:
-            starts = _places(self.files, sizes, num_bytes)
-        for index, start, budget in starts:
-            for number, file in islice(enumerate(self.files), index, None):
-                for piece in self.pieces(file, start if number == index else 0):
-                    size = len(piece.text.encode())
-                    if size > budget:
-                        budget = 0
+        for first, end, start, budget in _places(self.files, num_bytes):
+            for file in self.files[first:end]:
+                for piece in self.pieces(file, start):
+                    taken = piece.text.encode()[:budget]
+                    budget -= len(taken)
+                    yield taken.decode(errors="ignore")
+                    if not budget:
                         break
-                    budget -= size
-                    yield piece.text
                 if not budget:
                     break
+                start = 0
 
     def hold_out(self, fraction: float = 0.05) -> tuple["Text", "Text"]:
-        """Returns the text to train on and the text to evaluate on: always the same for files of the same names.
+        """Returns the text to train on and the text to evaluate on, always the same.
 
-        Whole files are held out where each file is a document, and documents otherwise.
+        Where each file is a document, files are held out, by their names. Otherwise documents are, by their words: two
+        equal ones are both trained on, or both evaluated on.
         """
         if not 0 < fraction < 1:
             raise ArgumentError(f"{fraction} is not a part to hold out.", fix="choose one between 0 and 1: 0.05.")
@@ -136,9 +136,7 @@ class Text:
         return replace(self, files=kept), replace(self, files=tuple(f for f in self.files if f in held_out))
 
 
-def documents(
-    patterns: str | Path | Iterable[str | Path], *, per: Per = "file", field: str = "text"
-) -> Iterator[str]:
+def documents(patterns: str | Path | Iterable[str | Path], *, per: Per = "file", field: str = "text") -> Iterator[str]:
     """Yields the documents of files, one at a time; the arguments are those of `Text.find`."""
     return Text.find(patterns, per=per, field=field).documents()
 
@@ -152,14 +150,15 @@ class Corpus(NamedTuple):
 
 
 def standard_library() -> Corpus:
-    """Returns the sources of Python's own standard library on this machine, without its tests: text that is always there.
+    """Returns the sources of Python's own standard library on this machine: text that is always there.
 
-    Of each 20 files one is held out, by its name.
+    Tests are not in it, nor what is not part of Python. One file in 20 is held out, by its name.
     """
-    root = Path(sysconfig.get_path("stdlib"))
-    others = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"}
-    found = (path for path in root.rglob("*.py") if others.isdisjoint(path.relative_to(root).parts))
-    files = sorted(path for path in found if path.stat().st_size)
+    root, files = Path(sysconfig.get_path("stdlib")), []
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(set(folders) - _NOT_THE_LIBRARY)
+        files += [Path(folder, name) for name in sorted(names) if name.endswith(".py")]
+    files = [path for path in files if path.stat().st_size]
     readable = [path for path in files if _is_readable(path)]
     if len(readable) < 2:
         raise DataError(
@@ -172,9 +171,11 @@ def standard_library() -> Corpus:
 
 def _is_readable(path: Path) -> bool:
     try:
-        return any(True for _ in Reading().pieces(path))
-    except (DataError, OSError):
+        for _ in Reading().pieces(path):
+            pass
+    except DataError:
         return False
+    return True
 
 
 def _matches(name: str | Path) -> list[Path]:
@@ -187,7 +188,7 @@ def _matches(name: str | Path) -> list[Path]:
         found = sorted(Path(match) for match in glob.glob(str(name), recursive=True))
         if files := [path for path in found if path.is_file()]:
             return files
-        raise DataError("no file matches a pattern.", values=f"{name} in {Path.cwd().name}/", fix=_nearest(path))
+        raise DataError("no file matches a pattern.", values=str(name), fix=_nearest(path))
     raise DataError("a file of text does not exist.", values=str(path), fix=_nearest(path))
 
 
@@ -201,19 +202,14 @@ def _nearest(path: Path) -> str:
     return f"in {folder}/: {did_you_mean(path.name, names)}"
 
 
-def _readable(file: Path, reading: Reading) -> None:
-    try:
-        reading.look(file)
-    except OSError as error:
-        raise DataError(
-            "a file of text cannot be read.", values=f"{file}: {error.strerror}", fix="look at its permissions."
-        ) from None
-
-
-def _places(files: tuple[Path, ...], sizes: list[int], num_bytes: int) -> list[tuple[int, int, int]]:
-    """Returns (number of the file, byte in it, bytes to take) for stretches spread evenly over all files."""
-    stretch = min(_STRETCH, num_bytes)
-    count, total = num_bytes // stretch, sum(sizes)
+def _places(files: tuple[Path, ...], num_bytes: int) -> list[tuple[int, int, int, int]]:
+    """Returns evenly spread stretches: (first file, end of files, byte in the first, bytes to take)."""
+    sizes = [stat(file).st_size for file in files]
+    total = sum(sizes)
+    if total <= num_bytes and not any(map(is_gzip, files)):
+        return [(0, len(files), 0, num_bytes)]
+    count = max(1, min(num_bytes, total) // _STRETCH)
+    plain, compressed = min(num_bytes, total) // count, num_bytes // count
     places: list[tuple[int, int, int]] = []
     index = begin = 0
     for number in range(count):
@@ -221,14 +217,15 @@ def _places(files: tuple[Path, ...], sizes: list[int], num_bytes: int) -> list[t
         while at >= begin + sizes[index]:
             index, begin = index + 1, begin + sizes[index]
         if not is_gzip(files[index]):
-            places.append((index, at - begin, stretch))
+            places.append((index, at - begin, plain))
         elif places and places[-1][0] == index:
-            places[-1] = (index, 0, places[-1][2] + stretch)
+            places[-1] = (index, 0, places[-1][2] + compressed)
         else:
-            places.append((index, 0, stretch))
-    return places
+            places.append((index, 0, compressed))
+    ends = [max(later[0], place[0] + 1) for place, later in zip(places, places[1:], strict=False)] + [len(files)]
+    return [(index, end, start, budget) for (index, start, budget), end in zip(places, ends, strict=True)]
 
 
-def _hash(name: str) -> int:
+def _hash(text: str) -> int:
     """Returns a number below 65,536 that is the same on every machine."""
-    return int.from_bytes(sha256(name.encode("utf-8", "surrogateescape")).digest()[:2])
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogateescape"), digest_size=2).digest())

@@ -222,7 +222,9 @@ def differences(ours: dict[str, Moved], compiled: dict[str, Moved]) -> list[str]
         elif 0 < b.tensors < a.tensors and kind != "reduce-scatter":
             said.append(f"{kind}: {a.tensors - b.tensors:,} fewer: what was there twice, or not needed, is gone.")
         elif b.tensors and b.tensors == a.tensors and b.bytes < a.bytes:
-            said.append(f"{kind}: {a.bytes - b.bytes:,} bytes fewer: some operands are smaller, or in a narrower dtype.")
+            said.append(
+                f"{kind}: {a.bytes - b.bytes:,} bytes fewer: some operands are smaller, or in a narrower dtype."
+            )
     return said
 
 

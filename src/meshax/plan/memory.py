@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ..ops.gradients import GRADIENT
-from .communication import axes_of
+from .communication import axes_of, is_collective
 from .kernels import Kernel, Kernels
 from .walk import Step, Value
 
@@ -81,7 +81,7 @@ class _Liveness:
     def __init__(self, kernels: Kernels, owned: set[Value]):
         """Reads when each value is last needed; `owned` are counted elsewhere."""
         self.kernels = kernels
-        self.owned = owned | set(kernels.block.inputs)
+        self.owned = owned | set(kernels.block.inputs) | _starts_of_loops(kernels)
         self.makers = {v: kernel for kernel in kernels.own for v in kernel.writes}
         gathers = [k for k in kernels.own if k.step.name.startswith("all_gather")]
         self.starts = self._combined() | {k: self._ready(k) + 0.5 for k in gathers}
@@ -148,10 +148,16 @@ class _Liveness:
         users = _users(value)
         if any(user.scope.endswith(GRADIENT) or user.params.get("name") == GRADIENT for user in users):
             return "gradients"
+        if value.maker is not None and is_collective(value.maker) and _is_named_gradient(value.maker.inputs[0]):
+            return "gradients"
         made_forward = value.maker is not None and value.maker.phase == "forward"
         if made_forward and any(user.phase in ("backward", "recompute") for user in users):
             return "activations"
         return "temporaries"
+
+
+def _is_named_gradient(value: Value) -> bool:
+    return value.maker is not None and value.maker.params.get("name") == GRADIENT
 
 
 def _total(use: _Use) -> int:
@@ -167,6 +173,18 @@ def _users(value: Value) -> list[Step]:
             found.append(step)
             if step.name in ("reshape", "transpose", "name", "squeeze", "pvary"):
                 todo.extend(step.outputs)
+    return found
+
+
+def _starts_of_loops(kernels: Kernels) -> set[Value]:
+    """Returns what loops start from and nothing else reads: the loop's result takes over its memory."""
+    readers = Counter(v for kernel in kernels.own for v in kernel.reads)
+    found = set()
+    for step in (k.step for k in kernels.own if k.step.name in ("scan", "while")):
+        consts = [n for name, n in step.params.items() if name in ("num_consts", "cond_nconsts", "body_nconsts")]
+        carry = step.params.get("num_carry", len(step.outputs))
+        starts = map(kernels.root, step.inputs[sum(consts) : sum(consts) + carry])
+        found |= {v for v in starts if readers[v] == 1}
     return found
 
 

@@ -54,9 +54,10 @@ def predicted(report: "Report", hardware: "Hardware") -> str:
     """Returns the predicted time of a call, and what it is spent on."""
     spent = report.time(hardware)
     parts = (("computing", spent.compute), ("memory", spent.memory), ("communication", spent.communication))
+    shown = ", ".join(f"{name} {show_seconds(seconds)}" for name, seconds in parts)
+    share = f"{report.utilization(hardware):.0%} of its peak FLOP/s"
     return (
-        f"{show_seconds(spent.total)} a call predicted on {hardware.name}, {report.utilization(hardware):.0%} of its "
-        f"peak FLOP/s: {', '.join(f'{name} {show_seconds(seconds)}' for name, seconds in parts)}, as if nothing overlapped"
+        f"{show_seconds(spent.total)} a call predicted on {hardware.name}, {share}: {shown}, as if nothing overlapped"
     )
 
 

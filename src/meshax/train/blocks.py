@@ -76,12 +76,13 @@ def _owned_blocks(array: jax.Array, shape: tuple[int, ...], turn: int) -> list[t
 
 
 def _on_host(array: jax.Array, shape: tuple[int, ...], owned: list[tuple[Bounds, jax.Array]]) -> Snapshot:
+    device: Any = next(iter(array.sharding.device_set))
     parts = []
     for bounds, data in owned:
         inside = _clip(bounds, shape)
         part = np.asarray(data)[tuple(slice(0, end - begin) for begin, end in inside)]
         # a CPU's array is seen in place, and the next step may be donated its memory
-        parts.append((inside, part.copy() if array.sharding.platform_is_cpu else part))  # type: ignore[attr-defined]
+        parts.append((inside, part.copy() if device.platform == "cpu" else part))
     return Snapshot(shape, np.dtype(array.dtype), array.sharding.shard_shape(array.shape), parts)
 
 
@@ -134,17 +135,19 @@ class Reader:
 
         Args:
             name: the array.
-            shape: the padded shape under the sharding.
+            shape: the padded shape under the sharding; stored dims beyond these (the words of a key) stay whole.
             sharding: where the blocks go.
         """
         spec = {**_zarr(self._database, name), "open": True}
         store = ts.open(spec, read=True, context=self._context).result()
+        shape = (*shape, *store.shape[len(shape) :])
+        indices = sharding.addressable_devices_indices_map(shape)
         blocks = {
             bounds: store[tuple(slice(*pair) for pair in _clip(bounds, store.shape))].read()
-            for bounds in {_bounds(index, shape) for index in sharding.addressable_devices_indices_map(shape).values()}
+            for bounds in {_bounds(index, shape) for index in indices.values() if index is not None}
             if all(begin < size or not size for (begin, _), size in zip(bounds, store.shape, strict=True))
         }
-        return Reading(shape, sharding, store.dtype.numpy_dtype, blocks)
+        return Reading(shape, sharding, blocks)
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,6 @@ class Reading:
 
     shape: tuple[int, ...]
     sharding: Sharding
-    stored_dtype: np.dtype
     blocks: Mapping[Bounds, Any]
 
     def finish(self, dtype: Any) -> jax.Array:

@@ -7,8 +7,9 @@ arrays afterwards gets wrong weights without a word; with the manifest, each of 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,17 @@ class Damage(Exception):
 def read_manifest(directory: Path) -> Manifest:
     """Reads the manifest of a checkpoint, or raises `Damage`."""
     try:
-        body = json.loads((directory / MANIFEST).read_bytes())
+        return parse_manifest((directory / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        raise Damage(f"{MANIFEST}: is missing") from None
+    except OSError as error:
+        raise Damage(f"{MANIFEST}: cannot be read: {error.strerror}") from None
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Reads what a manifest says, or raises `Damage`."""
+    try:
+        body = json.loads(data)
         if body.get("version") != VERSION:
             raise Damage(f"{MANIFEST}: has version {body.get('version')}, and this meshax reads version {VERSION}")
         if body.pop("sha256", None) != _hash_of(body):
@@ -90,10 +101,8 @@ def read_manifest(directory: Path) -> Manifest:
         arrays = {name: _entry(**entry) for name, entry in body["arrays"].items()}
         files = {name: File(**file) for name, file in body["files"].items()}
         return Manifest(body["step"], body["metric"], body["extra"], arrays, files, body["made_by"])
-    except FileNotFoundError:
-        raise Damage(f"{MANIFEST}: is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise Damage(f"{MANIFEST}: cannot be read") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Damage(f"{MANIFEST}: is not JSON any more") from None
 
 
 def _entry(dims: list[list[Any]] | None, shape: list[int], dtype: str, role: str | None) -> Entry:
@@ -112,22 +121,45 @@ def files_under(directory: Path) -> list[str]:
 
 def hash_files(directory: Path, names: Sequence[str], label: str = "") -> dict[str, File]:
     """Hashes files in parallel; with a label and gigabytes to read, shows progress on stderr."""
-    sizes = [(directory / name).stat().st_size for name in names]
+    sizes = {name: (directory / name).stat().st_size for name in names}
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    quiet = not label or sum(sizes) < _SHOW_PROGRESS_FROM
-    with (
-        Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress,
-        ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
-    ):
-        task = progress.add_task(label, total=sum(sizes))
+    quiet = not label or sum(sizes.values()) < _SHOW_PROGRESS_FROM
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
+        task = progress.add_task(label, total=sum(sizes.values()))
 
-        def hashed(name: str, size: int) -> File:
+        def hashed(name: str) -> File:
             with open(directory / name, "rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
-            progress.advance(task, size)
-            return File(size, digest)
+            progress.advance(task, sizes[name])
+            return File(sizes[name], digest)
 
-        return dict(zip(names, pool.map(hashed, names, sizes), strict=True))
+        return _in_threads(hashed, names)
+
+
+def _in_threads(work: Callable[[str], File], names: Sequence[str]) -> dict[str, File]:
+    """Maps names in parallel. A pool of concurrent.futures would refuse work while the interpreter exits."""
+    left, done, failed = queue.SimpleQueue[str](), dict[str, File](), list[BaseException]()
+    for name in names:
+        left.put(name)
+
+    def run() -> None:
+        try:
+            while not failed:
+                name = left.get_nowait()
+                done[name] = work(name)
+        except queue.Empty:
+            pass
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(min(16, os.cpu_count() or 1, len(names)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    return {name: done[name] for name in names}
 
 
 def find_damage(directory: Path, manifest: Manifest, share: int = 0, num_shares: int = 1) -> list[str]:

@@ -62,7 +62,7 @@ class Ownership:
     def _check_stale(self) -> None:
         holder = _read(self._path)
         if holder.get("host") == self._me["host"]:
-            stale = _start_of(holder["pid"]) != holder["started"]
+            stale = _start_of(holder.get("pid", 0)) != holder.get("started")
         else:
             stale = self._seconds_untouched() > _STALE_AFTER
         if not stale:
@@ -111,7 +111,8 @@ def _start_of(pid: int) -> str | None:
     """Returns when a process started, None if there is none: numbers are used again."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-        return status.rpartition(")")[2].split()[19]
+        state, *rest = status.rpartition(")")[2].split()
+        return rest[18] if state not in "ZX" else None  # a zombie is gone
     except FileNotFoundError:
         pass
     if Path("/proc/self/stat").exists():

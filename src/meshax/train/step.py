@@ -13,8 +13,8 @@ import jax.numpy as jnp
 
 from ..ops import isfinite, maximum, value_and_grad, where, zeros
 from ..ops import sum as sum_
-from ..optim.clipping import clip_by_global_norm
-from ..tensor import Tensor, is_tensor
+from ..optim.clipping import Clipped
+from ..tensor import Tensor, is_tensor, with_role
 
 
 class TrainState(eqx.Module):
@@ -25,20 +25,19 @@ class TrainState(eqx.Module):
     optimizer: Any
 
 
-def init_state(make_model: Callable[[Any], Any], optimizer: Any, key: Any) -> TrainState:
+def init_state(make_model: Callable[[Any], Any], optimizer: Clipped, key: Any) -> TrainState:
     """Returns the state before the first step."""
     model = make_model(key)
     return TrainState(zeros((), jnp.int32), model, optimizer.init(model))
 
 
 def make_train_step(
-    optimizer: Any, *, clip: float | None = None, microbatches: int | None = None
+    optimizer: Clipped, microbatches: int | None = None
 ) -> Callable[[TrainState, dict[str, Tensor], Any], tuple[TrainState, dict[str, Tensor]]]:
     """Makes the function of one step: from the state, a batch and a key to the next state and what to report.
 
     Args:
-        optimizer: has `init` and `apply`.
-        clip: the largest global norm of the gradients.
+        optimizer: clips gradients, and so knows their norm.
         microbatches: cuts the batch into so many parts, to need less memory.
     """
     options: dict[str, Any] = {} if microbatches is None else {"microbatches": microbatches, "over": "batch"}
@@ -51,8 +50,8 @@ def make_train_step(
         total = maximum(sum_(batch["weights"].astype(jnp.float32)), 1.0)
         drawn = jax.random.fold_in(key, state.step.array)
         value, grads = value_and_grad(loss, **options)(state.model, batch, total, drawn)
-        grads, norm = clip_by_global_norm(grads, jnp.inf if clip is None else clip)
         model, moments = optimizer.apply(grads, state.optimizer, state.model)
+        norm = with_role(moments.norm, None)
         finite = isfinite(value) & isfinite(norm)
         model, moments = _if(finite, model, state.model), _if(finite, moments, state.optimizer)
         metrics = {"loss": value, "norm": norm, "tokens": total, "finite": finite}

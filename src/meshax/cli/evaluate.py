@@ -1,0 +1,37 @@
+"""`meshax eval`."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tyro.conf import arg
+
+from .options import Reporting, progress_console, use_processors
+
+
+@dataclass(kw_only=True)
+class Evaluate(Reporting):
+    """Evaluates a trained model on its held-out text.
+
+    meshax eval --run runs/tiny
+    """
+
+    run_: Annotated[str, arg(name="run", metavar="DIR", help="The directory that meshax train wrote.")] = "runs/tiny"
+    step: Annotated[str, arg(metavar="STEP", help="A step, latest or best.")] = "latest"
+    mesh: Annotated[str, arg(metavar="AXES", help="Other processors than it was trained on.")] = ""
+    layout: Annotated[str, arg(metavar="RULES", help="Another layout than it was trained under.")] = ""
+
+    def run(self) -> None:
+        """Restores and evaluates."""
+        from ..train.loop import Run, run_config
+
+        config = run_config(self.run_, mesh=self.mesh, layout=self.layout)
+        use_processors(config.mesh)
+        run = Run(config, progress_console(), read_only=True)
+        state, extra = run.restored(int(self.step) if self.step.isdecimal() else self.step)
+        found = run.evaluate(state.model)
+        data = {
+            "step": extra["step"], "perplexity": found.perplexity, "loss": found.loss,
+            "bits_per_byte": found.bits_per_byte, "tokens": found.tokens,
+        }  # fmt: skip
+        text = f"step {extra['step']}: perplexity {found.perplexity:.2f}, {found.bits_per_byte:.3f} bits per byte"
+        self.report(data, text)

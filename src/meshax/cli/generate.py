@@ -1,0 +1,43 @@
+"""`meshax generate`."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tyro.conf import arg
+
+from .options import Reporting, progress_console, use_processors
+
+
+@dataclass(kw_only=True)
+class Generate(Reporting):
+    """Writes on from a beginning, with a trained model.
+
+    meshax generate --run runs/tiny --prompt "def "
+    """
+
+    run_: Annotated[str, arg(name="run", metavar="DIR", help="The directory that meshax train wrote.")] = "runs/tiny"
+    prompt: Annotated[str, arg(metavar="TEXT", help="The beginning.")] = "def "
+    tokens: Annotated[int, arg(metavar="N", help="How many tokens to write at most.")] = 100
+    temperature: Annotated[float, arg(metavar="T", help="Below 1 the likely become likelier.")] = 0.8
+    top_k: Annotated[int, arg(metavar="K", help="Draw among so many of the likeliest; 0: among all.")] = 40
+    seed: Annotated[int, arg(metavar="N", help="Chooses the draws.")] = 0
+    step: Annotated[str, arg(metavar="STEP", help="A step, latest or best.")] = "latest"
+    mesh: Annotated[str, arg(metavar="AXES", help="Other processors than it was trained on.")] = ""
+    layout: Annotated[str, arg(metavar="RULES", help="Another layout than it was trained under.")] = ""
+
+    def run(self) -> None:
+        """Restores and samples."""
+        from ..train.loop import Run, run_config
+
+        config = run_config(self.run_, mesh=self.mesh, layout=self.layout)
+        use_processors(config.mesh)
+        from ..data.vocabulary import END
+        from ..decode.sampling import generate, sampler
+
+        run = Run(config, progress_console(), read_only=True)
+        state, _ = run.restored(int(self.step) if self.step.isdecimal() else self.step)
+        words = run.prepared.vocabulary
+        draw = sampler(state.model, run.mesh, run.layout, run.dims[1].size, self.top_k or None)
+        made = list(generate(draw, words.encode(self.prompt), self.tokens, END, self.seed, self.temperature))
+        text = self.prompt + words.decode(made)
+        self.report({"prompt": self.prompt, "text": text, "tokens": len(made)}, text)

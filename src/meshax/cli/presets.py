@@ -1,0 +1,28 @@
+"""`meshax presets`."""
+
+from dataclasses import dataclass
+
+from .options import Reporting
+
+
+@dataclass(kw_only=True)
+class Presets(Reporting):
+    """Lists the models that have names.
+
+    meshax presets
+    """
+
+    def run(self) -> None:
+        """Prints them."""
+        from dataclasses import asdict
+
+        from ..models.decoder import parameter_count
+        from ..models.presets import PRESETS
+
+        rows = [
+            {"name": p.name, "parameters": parameter_count(p.model), "family": p.family, "about": p.about}
+            | {"batch": p.batch, "length": p.length, "model": asdict(p.model)}
+            for p in PRESETS.values()
+        ]
+        lines = [f"{row['name']:14} {row['parameters'] / 1e9:6.2f} B parameters  {row['about']}" for row in rows]
+        self.report({"presets": rows}, "\n".join(lines))

@@ -1,0 +1,20 @@
+"""From your text to batches of tokens.
+
+text, held_out = Text.find("books/*.txt").hold_out()
+vocabulary = Vocabulary.train(text)
+tokens = tokenize(text, vocabulary, "out/tokens")
+batches = Batches(tokens, length=1024, batch=64)
+"""
+
+from .bigram import Bigram, Score
+from .packing import Windows
+from .stream import Batches, evaluation
+from .text import Corpus, Text, documents, standard_library
+from .tokenizing import tokenize
+from .tokens import TokenFile
+from .vocabulary import END, PAD, Vocabulary
+
+__all__ = [
+    "END", "PAD", "Batches", "Bigram", "Corpus", "Score", "Text", "TokenFile", "Vocabulary", "Windows", "documents",
+    "evaluation", "standard_library", "tokenize",
+]  # fmt: skip

@@ -1,0 +1,256 @@
+"""From text to tokens on disk, once: on all cores, in constant memory, and not from the beginning after a crash.
+
+Text is read, encoded and appended in batches. Now and then everything so far is forced to disk, and a small file says
+how far that is. An interrupted run leaves this, and the next one cuts the files to what it says and continues. Only the
+manifest, written last, makes the tokens whole. Of several processes that want the same tokens, one works and the others
+wait for it.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from ..errors import DataError
+from .reading import PIECE, stat
+from .text import Text
+from .tokens import FORMAT, MANIFEST, OFFSET, TokenFile
+from .vocabulary import END, Vocabulary, write_whole
+
+_BATCH = 1 << 22  # characters encoded at a time: each takes some 50 bytes of memory meanwhile
+_OURS = re.compile(r"(tokens|offsets|progress)-[0-9a-f]{16}\.(bin|json)|(progress-.*|manifest)\.json\.\d+\.partial")
+CHECKPOINT = 1 << 26  # bytes of text between two points to continue from
+
+
+@dataclass(frozen=True)
+class Point:
+    """How far the work is: the place in the text, and the sizes of what is written."""
+
+    file: int = 0
+    pieces: int = 0  # of that file
+    position: int = 0  # bytes of it
+    tokens: int = 0
+    documents: int = 0
+    bytes: int = 0  # of text
+
+
+@dataclass(frozen=True)
+class _Batch:
+    texts: list[str]
+    are_last: list[bool]
+    file: int
+    pieces: int
+    position: int
+
+
+def tokenize(text: Text, vocabulary: Vocabulary, folder: str | Path, console: Console | None = None) -> TokenFile:
+    """Writes the tokens of a text into a folder, unless they are there already.
+
+    They are made again if a file has changed (its name, size or time), or the way it is read, or the vocabulary; what
+    was in the folder is then removed. Interrupted, it continues where it was when it is called again.
+
+    Args:
+        text: the documents.
+        vocabulary: what to encode them with.
+        folder: where to write; one for each text.
+        console: where to show progress; standard error by default.
+    """
+    folder, console = Path(folder), console or Console(stderr=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(folder, console):
+            key = _key(text, vocabulary)
+            with contextlib.suppress(DataError):
+                if (found := TokenFile(folder)).fingerprint == key:
+                    return found
+            _Writer(text, vocabulary, folder, key).run(console)
+    except OSError as error:
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise DataError(
+            "the disk is full: not all tokens are written." if is_full else "tokens cannot be written.",
+            values=f"{folder}: {error.strerror or error}",
+            fix="free some space and call again: it continues where it was." if is_full else "choose another folder.",
+        ) from None
+    return TokenFile(folder)
+
+
+class _Writer:
+    def __init__(self, text: Text, vocabulary: Vocabulary, folder: Path, key: str):
+        self.text, self.vocabulary, self.folder, self.key = text, vocabulary, folder, key
+        self.dtype = np.dtype("<u2" if vocabulary.size <= 1 << 16 else "<u4")
+        self.tokens, self.offsets = folder / f"tokens-{key}.bin", folder / f"offsets-{key}.bin"
+        self.progress = folder / f"progress-{key}.json"
+        self.sizes = [stat(file).st_size for file in text.files]
+
+    def run(self, console: Console) -> None:
+        (self.folder / MANIFEST).unlink(missing_ok=True)
+        self._remove_others()
+        point = self._last_point()
+        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+        with (
+            Progress(TextColumn("tokenizing"), *columns, console=console) as bar,
+            open(self.tokens, "r+b" if point.tokens else "wb") as tokens,
+            open(self.offsets, "r+b" if point.tokens else "wb") as offsets,
+        ):
+            task = bar.add_task("", total=sum(self.sizes), completed=self._bytes_read(point))
+            if point.tokens:
+                tokens.truncate(point.tokens * self.dtype.itemsize)
+                tokens.seek(0, os.SEEK_END)
+                offsets.truncate((point.documents + 1) * OFFSET.itemsize)
+                offsets.seek(0, os.SEEK_END)
+            else:
+                offsets.write(bytes(OFFSET.itemsize))
+            saved = point.bytes
+            for batch, ids in self._encoded(point):
+                point = self._append(point, batch, ids, tokens, offsets)
+                bar.update(task, completed=self._bytes_read(point))
+                if point.bytes - saved >= CHECKPOINT:
+                    saved = point.bytes
+                    self._force(tokens, offsets)
+                    write_whole(self.progress, json.dumps(asdict(point)).encode())
+            self._force(tokens, offsets)
+        self._finish(point)
+
+    def _encoded(self, point: Point) -> Iterator[tuple[_Batch, list[list[int]]]]:
+        """Yields batches and their tokens: while one is encoded, the next is read."""
+        with ThreadPoolExecutor(1) as encoder:
+            waiting = None
+            for batch in self._batches(point):
+                future = encoder.submit(self.vocabulary.encode_batch, batch.texts)
+                if waiting:
+                    yield waiting[0], waiting[1].result()
+                waiting = batch, future
+            if waiting:
+                yield waiting[0], waiting[1].result()
+
+    def _batches(self, point: Point) -> Iterator[_Batch]:
+        texts: list[str] = []
+        are_last: list[bool] = []
+        length = 0
+        for index, file in islice(enumerate(self.text.files), point.file, None):
+            skip = point.pieces if index == point.file else 0
+            for number, piece in enumerate(islice(self.text.pieces(file), skip, None), skip + 1):
+                texts.append(piece.text)
+                are_last.append(piece.is_last)
+                length += len(piece.text)
+                if length >= _BATCH:
+                    yield _Batch(texts, are_last, index, number, piece.position)
+                    texts, are_last, length = [], [], 0
+        if texts:
+            yield _Batch(texts, are_last, len(self.text.files), 0, 0)
+
+    def _append(self, point: Point, batch: _Batch, ids: list[list[int]], tokens: Any, offsets: Any) -> Point:
+        flat: list[int] = []
+        ends = []
+        for one, is_last in zip(ids, batch.are_last, strict=True):
+            flat += one
+            if is_last:
+                flat.append(END)
+                ends.append(point.tokens + len(flat))
+        tokens.write(np.array(flat, self.dtype).tobytes())
+        offsets.write(np.array(ends, OFFSET).tobytes())
+        return Point(
+            batch.file,
+            batch.pieces,
+            batch.position,
+            point.tokens + len(flat),
+            point.documents + len(ends),
+            point.bytes + sum(len(text.encode()) for text in batch.texts),
+        )
+
+    def _finish(self, point: Point) -> None:
+        if not point.documents:
+            raise DataError(
+                "a text has no documents.",
+                values=_names(self.text),
+                rule="blank lines and files are no documents.",
+                fix="name other files; to hold some of them out there must be many.",
+            )
+        if _key(self.text, self.vocabulary) != self.key:
+            raise DataError(
+                "files of text changed while they were read.",
+                values=_names(self.text),
+                fix="call again when they are complete.",
+            )
+        manifest = {
+            "format": FORMAT,
+            "key": self.key,
+            "dtype": self.dtype.str,
+            "tokens": point.tokens,
+            "documents": point.documents,
+            "bytes": point.bytes,
+            "vocabulary": self.vocabulary.fingerprint,
+            "vocabulary_size": self.vocabulary.size,
+            "text": _description(self.text),
+        }
+        write_whole(self.folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+        self.progress.unlink(missing_ok=True)
+
+    def _last_point(self) -> Point:
+        """Returns where an interrupted run was, if what it wrote is there."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            point = Point(**json.loads(self.progress.read_bytes()))
+            is_there = self.tokens.stat().st_size >= point.tokens * self.dtype.itemsize
+            if is_there and self.offsets.stat().st_size >= (point.documents + 1) * OFFSET.itemsize:
+                return point
+        return Point()
+
+    def _remove_others(self) -> None:
+        """Removes what belongs to another text or vocabulary. A process that reads it keeps it until it ends."""
+        for path in self.folder.iterdir():
+            if _OURS.fullmatch(path.name) and self.key not in path.name:
+                path.unlink(missing_ok=True)
+
+    def _bytes_read(self, point: Point) -> int:
+        return sum(self.sizes[: point.file]) + point.position
+
+    @staticmethod
+    def _force(*files: Any) -> None:
+        for file in files:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, console: Console) -> Iterator[None]:
+    """Waits until no other process works in the folder. The lock of a process that dies is free."""
+    with open(folder / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.print(f"waiting for another process that tokenizes into {folder}", markup=False, soft_wrap=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _key(text: Text, vocabulary: Vocabulary) -> str:
+    """Returns a name for the tokens: of other files, or another way to make them, it is another."""
+    files = [(file.name, stat(file).st_size, stat(file).st_mtime_ns) for file in text.files]
+    made = (FORMAT, PIECE, vocabulary.fingerprint, asdict(text.reading), text.part, files)
+    return sha256(json.dumps(made).encode()).hexdigest()[:16]
+
+
+def _description(text: Text) -> dict[str, Any]:
+    files = [
+        {"path": str(file), "bytes": stat(file).st_size, "modified": stat(file).st_mtime_ns / 1e9}
+        for file in text.files
+    ]
+    return {**asdict(text.reading), "part": text.part, "files": files}
+
+
+def _names(text: Text) -> str:
+    more = f" and {len(text.files) - 3:,} more" if len(text.files) > 3 else ""
+    return ", ".join(str(file) for file in text.files[:3]) + more

@@ -1,0 +1,90 @@
+"""A text as one long line of tokens on disk, mapped into memory: any stretch of it can be read at once.
+
+A folder holds it: `tokens-KEY.bin` (documents one after the other, each with its `END`), `offsets-KEY.bin` (where each
+begins, and where the last ends) and `manifest.json`. The manifest is written last, so a folder without one, or whose
+manifest has another key, holds nothing: `meshax.data.tokenize` makes it anew.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError, DataError
+
+MANIFEST = "manifest.json"
+OFFSET = np.dtype("<u8")
+FORMAT = 1
+
+
+class TokenFile:
+    """The tokens of a text, as `tokenize` wrote them into a folder."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        self.manifest = self._read_manifest()
+        self.tokens = self._map("tokens", np.dtype(self.manifest["dtype"]), self.num_tokens)
+        self._offsets = self._map("offsets", OFFSET, self.num_documents + 1)
+
+    def __len__(self) -> int:
+        return self.num_tokens
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens there are, the end of each document included."""
+        return self.manifest["tokens"]
+
+    @property
+    def num_documents(self) -> int:
+        """How many documents there are."""
+        return self.manifest["documents"]
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of the documents' text in UTF-8, which bits per byte are measured by."""
+        return self.manifest["bytes"]
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many different tokens there could be."""
+        return self.manifest["vocabulary_size"]
+
+    @property
+    def fingerprint(self) -> str:
+        """Another text, another way of reading it, or another vocabulary has another one."""
+        return self.manifest["key"]
+
+    def document(self, number: int) -> np.ndarray:
+        """Returns the tokens of one document, with its end."""
+        if not 0 <= number < self.num_documents:
+            raise ArgumentError(
+                f"there is no document {number}.", values=str(self.folder), fix=f"there are {self.num_documents:,}."
+            )
+        begin, end = self._offsets[number : number + 2]
+        return self.tokens[int(begin) : int(end)]
+
+    def _read_manifest(self) -> dict[str, Any]:
+        try:
+            manifest = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
+            if manifest["format"] != FORMAT:
+                raise ValueError(f"format {manifest['format']}")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                "a folder holds no tokens, or not all of them.",
+                values=f"{self.folder / MANIFEST}: {getattr(error, 'strerror', None) or error}",
+                rule="a manifest is written when all tokens are.",
+                fix="call meshax.data.tokenize(text, vocabulary, folder): it continues where it was interrupted.",
+            ) from None
+        return manifest
+
+    def _map(self, name: str, dtype: np.dtype, length: int) -> np.ndarray:
+        path = self.folder / f"{name}-{self.fingerprint}.bin"
+        size = path.stat().st_size if path.exists() else 0
+        if size != length * dtype.itemsize:
+            raise DataError(
+                "a file of tokens is damaged.",
+                values=f"{path}: {size:,} bytes, not {length * dtype.itemsize:,}",
+                fix="make it again: meshax.data.tokenize(text, vocabulary, folder).",
+            )
+        return np.memmap(path, dtype, "r", shape=(length,))

@@ -1,0 +1,113 @@
+"""A vocabulary of subwords, made from the text itself: byte-level BPE, by the library `tokenizers`.
+
+Every text can be encoded, and decoding gives it back, byte for byte: a character that is in no subword becomes several
+tokens, one for each of its bytes. Two tokens stand for no text: `PAD` fills up, `END` ends a document, and what comes
+first in a document comes after an `END` too. The same text gives the same vocabulary.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from ..errors import ArgumentError, DataError
+from .text import Text
+
+PAD, END = 0, 1
+_SPECIAL = ["<pad>", "<end>"]
+_SMALLEST = len(_SPECIAL) + 256  # every byte is a token
+
+
+class Vocabulary:
+    """The subwords, from the JSON text that describes them. Make one with `train` or `load`."""
+
+    def __init__(self, description: str):
+        self._description = description
+        self._tokenizer = Tokenizer.from_str(description)
+        # What a document says is text, even where it spells the name of one of our two tokens.
+        self._tokenizer.encode_special_tokens = True
+        if [self._tokenizer.token_to_id(name) for name in _SPECIAL] != [PAD, END]:
+            raise ValueError(f"its first tokens are not {' and '.join(_SPECIAL)}")
+
+    @classmethod
+    def train(cls, text: Text | Iterable[str], size: int = 32_768, megabytes: int = 256) -> "Vocabulary":
+        """Makes a vocabulary from at most so many megabytes of the text, taken evenly from all of it.
+
+        A short text gives fewer subwords than were asked for.
+        """
+        if size < _SMALLEST:
+            raise ArgumentError(
+                f"a vocabulary of {size} tokens is too small.",
+                rule=f"every byte is a token, and two tokens stand for no text: {_SMALLEST} at least.",
+                fix="32768 suits most texts, 4096 a few megabytes.",
+            )
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=size,
+            special_tokens=_SPECIAL,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(text.sample(megabytes * 10**6) if isinstance(text, Text) else text, trainer)
+        return cls(tokenizer.to_str())
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Vocabulary":
+        """Reads a vocabulary that was saved."""
+        try:
+            return cls(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise DataError(
+                "a vocabulary cannot be read.",
+                values=f"{path}: {error.strerror}",
+                fix="name the file that Vocabulary.save wrote.",
+            ) from None
+        except Exception as error:  # tokenizers raises no narrower class
+            raise DataError(
+                "a file holds no vocabulary, or a damaged one.",
+                values=f"{path}: {error}",
+                fix="name the file that Vocabulary.save wrote, or train it again: the same text gives the same one.",
+            ) from None
+
+    def save(self, path: str | Path) -> None:
+        """Writes the vocabulary into a file; one of that name is replaced, at once and whole."""
+        write_whole(Path(path), self._description.encode())
+
+    @property
+    def size(self) -> int:
+        """How many tokens there are."""
+        return self._tokenizer.get_vocab_size()
+
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of its file: two vocabularies with the same are the same."""
+        return sha256(self._description.encode()).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of a text, without `END`."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the tokens of several texts, encoded on all cores."""
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Returns the text of tokens; `PAD` and `END` have none."""
+        return self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file so that, whatever happens meanwhile, its name stands for the old content or for the new."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with open(partial, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

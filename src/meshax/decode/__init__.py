@@ -1,0 +1,1 @@
+"""Making text with a model."""

@@ -1,0 +1,392 @@
+"""Checkpoints: what a run needs to go on after a crash, on the same machine or on another.
+
+A directory holds checkpoints, each a directory of its own whose name tells the order of saving: `000004-step-2000`. A
+name that ends in `.tmp` is not a checkpoint (yet, or any more). Saving copies what this process holds to the host and
+returns; a thread writes it. Restoring hashes every file first, and then reads what the new mesh and layout ask for.
+"""
+
+import atexit
+import contextlib
+import math
+import os
+import re
+import shutil
+import threading
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from ..errors import CheckpointError
+from ..layout import Layout, RulesLike, Setting
+from ..mesh import Mesh
+from ..program import put
+from .manifest import Damage, Manifest, find_damage, read_manifest, show_bytes
+from .ownership import Ownership
+from .saving import ARRAYS, TEMPORARY, Saving
+from .stored import dtypes_to_read, entry_of, find_differences, leaves_of, read_tree, shortened, snapshot_tree
+
+Step = int | Literal["latest", "best"] | None
+
+_NAME = re.compile(r"(\d{6,})-step-(\d+)\Z")
+
+
+class _Saved(NamedTuple):
+    """A checkpoint in the directory, whole or damaged."""
+
+    order: int
+    step: int
+    path: Path
+
+
+class Checkpoints:
+    """The checkpoints of one run, in one directory."""
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        keep_last: int | None = 3,
+        keep_best: int = 1,
+        *,
+        best: Literal["min", "max"] = "min",
+        read_only: bool = False,
+    ):
+        """Opens a directory, and makes it if need be. All processes of a run open the same, shared one.
+
+        Args:
+            directory: where the checkpoints are.
+            keep_last: how many of the last ones are kept; None keeps all.
+            keep_best: how many of those with the best metric are kept beside them.
+            best: whether the best metric is the least or the greatest.
+            read_only: to look only. Otherwise no other run may write into the directory until `close`.
+        """
+        for name, value, least in (("keep_last", keep_last, 1), ("keep_best", keep_best, 0)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise CheckpointError(f"{name} is at least {least}, not {value!r}.", fix="keep_last=None keeps all.")
+        if best not in ("min", "max"):
+            raise CheckpointError(f'best is "min" or "max", not {best!r}.')
+        if "://" in str(directory):
+            raise CheckpointError(
+                "checkpoints are kept in a file system.",
+                values=str(directory),
+                fix="mount the bucket, and name its path.",
+            )
+        self.directory = Path(directory).expanduser().absolute()
+        self.keep_last, self.keep_best, self.best_is, self.read_only = keep_last, keep_best, best, read_only
+        self._saving: tuple[int, threading.Thread, list[CheckpointError]] | None = None
+        self._ownership: Ownership | None = None
+        self._may_rewrite = False
+        self._next_order = 0
+        if read_only:
+            if not self.directory.is_dir():
+                raise CheckpointError("there is no such checkpoint directory.", values=str(self.directory))
+            return
+        if jax.process_index() == 0:
+            self._open()
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices(f"meshax checkpoints in {self.directory}")
+        self._next_order = max((saved.order for saved in self._saved()), default=0) + 1
+        atexit.register(self.close)
+
+    def _open(self) -> None:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._ownership = Ownership(self.directory)
+            for left in self.directory.glob(f"*-step-*{TEMPORARY}"):
+                shutil.rmtree(left)
+        except OSError as error:
+            if self._ownership is not None:
+                self._ownership.release()
+            raise CheckpointError(
+                "this directory cannot be written to.",
+                values=f"{self.directory}: {error.strerror or error}",
+                fix="correct its permissions, or name another one.",
+            ) from error
+
+    def save(
+        self,
+        step: int,
+        tree: Any,
+        extra: Mapping[str, Any] | None = None,
+        metric: float | None = None,
+        wait: bool = False,
+    ) -> None:
+        """Saves a tree while the training goes on. An error is raised by the next call, or by `wait`.
+
+        Args:
+            step: the step of the training.
+            tree: a pytree of tensors, arrays, numbers and keys; its values are copied before the call returns.
+            extra: what JSON can hold: the state of the data, the configuration, metrics.
+            metric: what `best` compares.
+            wait: return only when the checkpoint is on the disk.
+
+        Communication: none.
+        """
+        self.wait()
+        if self.read_only or (self._ownership is None and jax.process_index() == 0):
+            state = "opened with read_only=True" if self.read_only else "closed"
+            raise CheckpointError(f"these checkpoints are {state}.", values=str(self.directory), fix="open them again.")
+        if self._ownership is not None:
+            self._ownership.check()
+        step = self._check_step(step)
+        extra = {} if extra is None else dict(extra)
+        _check_json(extra, "extra")
+        leaves = leaves_of(tree)
+        manifest = Manifest(
+            step=step,
+            metric=None if metric is None else float(metric),
+            extra=extra,
+            arrays={name: entry_of(leaf) for name, leaf in leaves.items()},
+            files={},
+            made_by={"meshax": _version(), "jax": jax.__version__},
+        )
+        name = f"{self._next_order:06}-step-{step}"
+        self._next_order += 1
+        saving = Saving(self.directory, name, manifest, snapshot_tree(leaves), jax.process_index(), jax.process_count())
+        errors: list[CheckpointError] = []
+        thread = threading.Thread(target=self._write, args=(saving, errors), name="meshax-checkpoint")
+        self._saving = (step, thread, errors)
+        thread.start()
+        if wait:
+            self.wait()
+
+    def _check_step(self, step: int) -> int:
+        if isinstance(step, bool) or not hasattr(step, "__index__") or step < 0:
+            raise CheckpointError(f"{step!r} is not a step.", rule="a step is an integer, 0 or more.")
+        steps = self.steps()
+        if steps and step <= max(steps) and not self._may_rewrite:
+            raise CheckpointError(
+                f"this directory holds checkpoints of another run, up to step {max(steps)}.",
+                values=f"step {step}, {self.directory}",
+                rule="saving an earlier step would make that run's checkpoints give way.",
+                fix="restore one of them first, to go on from it, or name another directory.",
+            )
+        self._may_rewrite = True
+        return int(step)
+
+    def _write(self, saving: Saving, errors: list[CheckpointError]) -> None:
+        try:
+            saving.run()
+        except Exception as error:
+            errors.append(_not_saved(saving, error))
+            return
+        try:
+            if saving.process == 0:
+                self._thin_out()
+        except OSError as error:
+            errors.append(
+                CheckpointError(
+                    f"step {saving.manifest.step} is saved, but older checkpoints cannot be deleted.",
+                    values=str(error),
+                    fix="correct the permissions of the directory.",
+                )
+            )
+
+    def _thin_out(self) -> None:
+        """Deletes what is neither among the last nor among the best."""
+        saved = self._saved()
+        kept = set(saved if self.keep_last is None else saved[-self.keep_last :])
+        kept |= set(self._ranked(saved)[: self.keep_best])
+        for one in self._saved(replaced=True):
+            if one not in kept:
+                dying = one.path.with_name(one.path.name + TEMPORARY)
+                one.path.rename(dying)
+                shutil.rmtree(dying)
+
+    def wait(self) -> None:
+        """Waits until the last `save` is on the disk, and raises what went wrong with it."""
+        if self._saving is not None:
+            _, thread, errors = self._saving
+            thread.join()
+            self._saving = None
+            if errors:
+                raise errors[0]
+
+    def close(self) -> None:
+        """Waits for the last `save`, and lets another run write."""
+        try:
+            self.wait()
+        finally:
+            atexit.unregister(self.close)
+            if self._ownership is not None:
+                self._ownership.release()
+                self._ownership = None
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _saved(self, replaced: bool = False) -> list[_Saved]:
+        """Lists the checkpoints in the order of saving; of two of one step, the first has been replaced."""
+        found = [_Saved(int(m[1]), int(m[2]), p) for p in self.directory.iterdir() if (m := _NAME.match(p.name))]
+        last = {saved.step: saved for saved in sorted(found)}
+        return sorted(found if replaced else last.values())
+
+    def _ranked(self, saved: list[_Saved]) -> list[_Saved]:
+        """Returns those with a metric, the best first; among equals, the first saved."""
+        metrics = {}
+        for one in saved:
+            with contextlib.suppress(Damage):
+                metric = read_manifest(one.path).metric
+                if metric is not None and not math.isnan(metric):
+                    metrics[one] = metric if self.best_is == "min" else -metric
+        return sorted(metrics, key=lambda one: metrics[one])
+
+    def steps(self) -> list[int]:
+        """Returns the steps of all checkpoints in the directory, in the order of saving."""
+        return [saved.step for saved in self._saved()]
+
+    def latest(self) -> int | None:
+        """Returns the step that was saved last, None if there is none."""
+        steps = self.steps()
+        return steps[-1] if steps else None
+
+    def best(self) -> int | None:
+        """Returns the step of the best metric, None if there is none."""
+        ranked = self._ranked(self._saved())
+        return ranked[0].step if ranked else None
+
+    def describe(self, step: Step = None) -> Manifest:
+        """Returns what a checkpoint holds; `print` shows it. Its files are not verified."""
+        chosen = self._choose(step)
+        try:
+            return read_manifest(chosen.path)
+        except Damage as damage:
+            raise CheckpointError(
+                f"the manifest of step {chosen.step} is damaged.", values=f"{chosen.path.name}/{damage}"
+            ) from None
+
+    def restore(
+        self,
+        step: Step = None,
+        *,
+        like: Any,
+        mesh: Mesh,
+        layout: Layout | RulesLike = "",
+        dtype: Any = None,
+        partial: bool = False,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reads a checkpoint onto a mesh, after a look at every file; returns the tree and the extra.
+
+        Args:
+            step: a step, "best", or "latest" (the default).
+            like: a tree as it was saved; its arrays may be `jax.ShapeDtypeStruct`.
+            mesh: the processors, not necessarily those that saved.
+            layout: the rules, not necessarily those that saved.
+            dtype: what floating arrays become; "like": what they are in `like`. By default they have to agree.
+            partial: read a part of the checkpoint: it may hold more than `like`.
+
+        Communication: none; processes tell each other whether the files are whole.
+        """
+        self.wait()
+        put((), mesh, layout)  # checks both
+        chosen = self._choose(step)
+        manifest = self._verified(chosen)
+        leaves = leaves_of(like)
+        differences = find_differences(manifest.arrays, leaves, dtype, partial)
+        if differences:
+            raise CheckpointError(
+                f"the checkpoint of step {chosen.step} is not of this model.",
+                values=shortened(differences),
+                rule="names, dims, sizes and dtypes are those of the tree.",
+                fix="restore into a tree as it was saved; for another dtype, pass dtype=; for a part, partial=True.",
+            )
+        setting = Setting(mesh, layout if isinstance(layout, Layout) else Layout(layout))
+        tree = read_tree(chosen.path / ARRAYS, like, leaves, dtypes_to_read(manifest.arrays, leaves, dtype), setting)
+        self._may_rewrite = True
+        return tree, dict(manifest.extra)
+
+    def _choose(self, step: Step) -> _Saved:
+        saved = self._saved()
+        if not saved:
+            raise CheckpointError("there is no checkpoint yet.", values=str(self.directory))
+        if step is None or step == "latest":
+            return saved[-1]
+        if step == "best":
+            ranked = self._ranked(saved)
+            if not ranked:
+                raise CheckpointError(
+                    "no checkpoint has a metric.", values=str(self.directory), fix="save with metric=, or name a step."
+                )
+            return ranked[0]
+        for one in saved:
+            if one.step == step:
+                return one
+        raise CheckpointError(
+            f"there is no checkpoint of step {step}.",
+            values=str(self.directory),
+            fix=f"choose one of {', '.join(map(str, self.steps()))}.",
+        )
+
+    def _verified(self, chosen: _Saved) -> Manifest:
+        found = _verify(chosen.path)
+        if isinstance(found, Manifest):
+            return found
+        others = (one for one in reversed(self._saved()) if one.order < chosen.order)
+        whole = next((one.step for one in others if isinstance(_verify(one.path), Manifest)), None)
+        raise CheckpointError(
+            f"the checkpoint of step {chosen.step} is damaged.",
+            values=shortened([f"{chosen.path.name}/{line}" for line in found]),
+            rule="every file has the size and the sha256 that the manifest says.",
+            fix="no older checkpoint verifies." if whole is None else f"step {whole} verifies: restore(step={whole}).",
+        )
+
+
+def _verify(path: Path) -> Manifest | list[str]:
+    """Returns the manifest if the whole checkpoint agrees with it, else what is wrong. Processes share the work."""
+    num_processes = jax.process_count()
+    damage: list[str] = []
+    manifest = None
+    try:
+        manifest = read_manifest(path)
+        damage = find_damage(path, manifest, jax.process_index(), num_processes)
+    except Damage as unreadable:
+        damage = [str(unreadable)]
+    if num_processes > 1 and np.any(multihost_utils.process_allgather(np.array(bool(damage)))) and manifest:
+        damage = find_damage(path, manifest)  # so that all say the same
+    return damage or manifest or []
+
+
+def _not_saved(saving: Saving, error: Exception) -> CheckpointError:
+    text = re.sub(r"\s*\[[^]]*\]\s*\Z", "", str(error))
+    free = ""
+    with contextlib.suppress(OSError):
+        free = f", {show_bytes(shutil.disk_usage(saving.directory).free)} free"
+    made = CheckpointError(
+        f"the checkpoint of step {saving.manifest.step} was not saved.",
+        values=f"{show_bytes(saving.num_bytes)} to write{free} in {saving.directory}: {text}",
+        rule="a checkpoint is whole or not there; older ones are as they were.",
+        fix="make room (or keep fewer: keep_last, keep_best) or correct the directory, and save again.",
+    )
+    made.__cause__ = error
+    return made
+
+
+def _check_json(value: Any, path: str) -> None:
+    """Raises if JSON would not give back the value (a tuple comes back as a list)."""
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        for key, part in value.items():
+            _check_json(part, f"{path}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for number, part in enumerate(value):
+            _check_json(part, f"{path}[{number}]")
+    elif value is not None and type(value) not in (bool, int, float, str):
+        raise CheckpointError(
+            f"extra holds what JSON can hold, not {type(value).__name__}"
+            + (" with keys that are no strings." if isinstance(value, dict) else "."),
+            values=f"{path}: {value!r}"[:120],
+            fix="use numbers, strings, lists and dicts of them: float(x), x.tolist(), str(key).",
+        )
+
+
+def _version() -> str:
+    try:
+        return version("meshax")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,50 @@
+"""Watching the loss: what to do when it is not a number, or leaps."""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import TrainingError
+
+
+@dataclass
+class Guard:
+    """Watches losses one after the other.
+
+    A step that is not finite has changed nothing (`train.step` sees to that). Stopping, the batch is saved so that the
+    cause can be found; skipping, the run goes on with the next one.
+    """
+
+    directory: Path
+    on_nan: str = "stop"  # or "skip"
+    spike: float = 0.0  # how many times the median of the last losses is too much; 0: any loss is fine
+    patience: int = 10  # steps skipped one after the other before a skipping run stops too
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=50))
+    _skipped: int = 0
+
+    def check(self, step: int, loss: float, finite: bool, batch: dict[str, Any]) -> None:
+        """Raises if the run should stop at this step."""
+        if not finite or not math.isfinite(loss):
+            self._skipped += 1
+            if self.on_nan == "stop" or self._skipped > self.patience:
+                self._stop(step, f"the loss at step {step} is not a number.", loss, batch)
+            return
+        self._skipped = 0
+        usual = float(np.median(self._recent)) if len(self._recent) >= 10 else math.inf
+        self._recent.append(loss)
+        if self.spike and loss > self.spike * usual:
+            self._stop(step, f"the loss at step {step} leapt.", loss, batch)
+
+    def _stop(self, step: int, what: str, loss: float, batch: dict[str, Any]) -> None:
+        saved = self.directory / f"batch-{step}.npz"
+        np.savez(saved, **batch)
+        raise TrainingError(
+            what,
+            values=f"loss {loss}, after losses around {np.median(self._recent) if self._recent else 'nothing'}",
+            rule="the parameters are those before this step; the batch is saved.",
+            fix=f"look at {saved.name}; lower the learning rate, clip gradients, or pass --on-nan skip.",
+        )

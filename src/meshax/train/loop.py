@@ -1,0 +1,261 @@
+"""The run: from a configuration to a trained model, resumable at any step, on any mesh, under any layout.
+
+Everything that can be wrong is looked at before the first step. What a step draws depends on the seed and the step
+alone, and the stream of batches is saved with the parameters, so a resumed run goes on exactly where it stopped.
+"""
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+
+from ..data.stream import Batches, evaluation
+from ..dims import Dim
+from ..errors import TrainingError
+from ..mesh import Mesh
+from ..models.decoder import Decoder
+from ..optim.clipping import clipped
+from ..optim.named_optimizers import by_name
+from ..optim.schedules import by_name as schedule_by_name
+from ..plan.hardware import KNOWN, Hardware
+from ..plan.report import explain
+from ..program import spmd
+from ..tensor import Tensor, tensor
+from .checkpoints import Checkpoints
+from .config import CONFIG, TrainConfig, load_config
+from .corpus import Prepared, prepare
+from .guards import Guard
+from .metrics import Metrics, bits_per_byte, draw_curve, perplexity
+from .progress import Display
+from .step import TrainState, evaluation_step, init_state, make_train_step
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How well a model predicts the held-out text."""
+
+    loss: float  # nats per token
+    tokens: int
+    bits_per_byte: float
+
+    @property
+    def perplexity(self) -> float:
+        """The perplexity per token."""
+        return perplexity(self.loss)
+
+
+class Run:
+    """A run of training in its directory; `train` goes on from where it stopped, if it ever did."""
+
+    def __init__(self, config: TrainConfig, console: Console | None = None, *, read_only: bool = False):
+        """Checks the configuration and prepares the text; to look only, nothing of the run is changed."""
+        config.check()
+        self.config, self.read_only = config, read_only
+        self.console = console or Console(stderr=True)
+        self.directory = Path(config.out)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._check_same_run()
+        self.mesh, self.layout = config.placed()
+        self.model = config.model()
+        batch, length = config.sizes()
+        self.dims = (Dim("batch", batch), Dim("length", length))
+        self.optimizer = self._make_optimizer()
+        self.prepared: Prepared = prepare(config, self.console)
+        self.batches = Batches(self.prepared.train, length=length, batch=batch, seed=config.seed)
+        if not read_only:
+            (self.directory / CONFIG).write_text(config.to_json(), encoding="utf-8")
+
+    def _check_same_run(self) -> None:
+        """Raises if the directory holds a run of another model."""
+        path = self.directory / CONFIG
+        if path.exists() and load_config(path).model() != self.config.model():
+            raise TrainingError(
+                f"{str(self.directory)!r} holds a run of another model.",
+                values=f"there {load_config(path).model()}, here {self.config.model()}",
+                fix="choose another --out, or remove that run.",
+            )
+
+    def _make_optimizer(self) -> Any:
+        """Returns the optimizer with its schedule; without a limit it clips nothing, and still knows the norm."""
+        o = self.config.optimizer
+        warmup = self.config.steps // 10 if o.warmup < 0 else o.warmup
+        rate = schedule_by_name(o.schedule, o.rate, self.config.steps, warmup)
+        return clipped(by_name(o.name, rate), o.clip or math.inf)
+
+    @cached_property
+    def checkpoints(self) -> Checkpoints:
+        """Where the run saves itself."""
+        return Checkpoints(
+            self.directory / "checkpoints",
+            keep_last=self.config.keep_last,
+            keep_best=self.config.keep_best,
+            read_only=self.read_only,
+        )
+
+    def first_state(self) -> TrainState:
+        """Returns the state before the first step, made where it is stored."""
+        return spmd(self._init, self.mesh, self.layout)()
+
+    def _init(self) -> TrainState:
+        key = jax.random.key(self.config.seed)
+        return init_state(lambda key: Decoder.init(key, self.model), self.optimizer, key)
+
+    def restored(self, step: int | str = "latest") -> tuple[TrainState, dict[str, Any]]:
+        """Returns the state of a checkpoint, placed as this run's layout says, and what was saved beside it."""
+        like = spmd(self._init, Mesh("none:1", abstract=True), "").shapes()
+        return self.checkpoints.restore(step, like=like, mesh=self.mesh, layout=self.layout)
+
+    @cached_property
+    def step(self) -> Any:
+        """The program of one step."""
+        o = self.config.optimizer
+        parts = o.microbatches if o.microbatches > 1 else None
+        return spmd(make_train_step(self.optimizer, parts), self.mesh, self.layout, donate=0)
+
+    @cached_property
+    def evaluate_batch(self) -> Any:
+        """The program that evaluates a batch."""
+        return spmd(evaluation_step, self.mesh, self.layout)
+
+    def tensors(self, batch: dict[str, np.ndarray]) -> dict[str, Tensor]:
+        """Names the dims of a batch."""
+        return {name: tensor(array, self.dims) for name, array in batch.items()}
+
+    def evaluate(self, model: Decoder, batches: int | None = None) -> Evaluation:
+        """Evaluates on the held-out text, or on its first batches."""
+        held_out = self.prepared.held_out
+        nats = tokens = 0.0
+        for number, batch in enumerate(evaluation(held_out, length=self.dims[1].size, batch=self.dims[0].size)):
+            if number == batches:
+                break
+            total, count = self.evaluate_batch(model, self.tensors(batch))
+            nats, tokens = nats + float(total), tokens + float(count)
+        size = held_out.num_bytes * tokens / held_out.num_tokens
+        return Evaluation(nats / max(tokens, 1.0), round(tokens), bits_per_byte(nats, round(size)))
+
+    def train(self) -> Evaluation:
+        """Trains to the last step, and evaluates."""
+        state, first = self._start()
+        metrics = Metrics(self.directory, first)
+        guard = Guard(self.directory, self.config.on_nan, self.config.spike)
+        display = Display(self.console, self.config.steps, first)
+        key = jax.random.key(self.config.seed + 1)
+        with display.running(), self._profiled():
+            watch = _Watch(self, display, metrics, guard, first)
+            for number in range(first, self.config.steps):
+                batch = next(self.batches)
+                state, measured = self.step(state, self.tensors(batch), key)
+                watch.saw(number + 1, measured, batch)
+                done = number + 1 == self.config.steps
+                if (number + 1) % self.config.eval_every == 0 and not done:
+                    watch.finish()
+                    self._evaluated(number + 1, self.evaluate(state.model, self.config.eval_batches), metrics, display)
+                if (number + 1) % self.config.save_every == 0 and not done:
+                    watch.finish()
+                    self._save(number + 1, state)
+            watch.finish()
+        result = self.evaluate(state.model)
+        metrics.write(self.config.steps, eval_loss=result.loss, perplexity=result.perplexity)
+        self._save(self.config.steps, state, result.loss)
+        self.checkpoints.close()
+        metrics.close()
+        bigram = self.prepared.bigram().evaluate(self.prepared.held_out)
+        draw_curve(metrics.rows, self.directory / "curve.png", {"bigram": math.log(bigram.perplexity)})
+        self._summary(result, bigram)
+        return result
+
+    def _start(self) -> tuple[TrainState, int]:
+        if self.checkpoints.latest() is None:
+            return self.first_state(), 0
+        state, extra = self.restored()
+        self.batches.restore(extra["data"])
+        self.console.print(f"resumed at step {extra['step']}", highlight=False)
+        return state, extra["step"]
+
+    def _save(self, step: int, state: TrainState, metric: float | None = None) -> None:
+        extra = {"step": step, "data": self.batches.state(), "vocabulary": self.prepared.vocabulary.fingerprint}
+        self.checkpoints.save(step, state, extra, metric=metric)
+
+    def _evaluated(self, step: int, found: Evaluation, metrics: Metrics, display: Display) -> None:
+        metrics.write(step, eval_loss=found.loss, perplexity=found.perplexity)
+        display.say(f"step {step}: held-out loss {found.loss:.3f}, perplexity {found.perplexity:.1f}")
+
+    @contextlib.contextmanager
+    def _profiled(self) -> Iterator[None]:
+        if not self.config.profile:
+            yield
+            return
+        with jax.profiler.trace(str(self.directory / "profile")):
+            yield
+
+    def _summary(self, result: Evaluation, bigram: Any) -> None:
+        say = lambda text: self.console.print(text, highlight=False, markup=False)  # noqa: E731
+        say(f"held-out perplexity {result.perplexity:.2f}, {result.bits_per_byte:.3f} bits per byte ({result.tokens:,} tokens)")
+        say(f"a bigram model's      {bigram.perplexity:.2f}, {bigram.bits_per_byte:.3f} bits per byte")
+        say(f"the run is in {self.directory}: checkpoints, metrics.jsonl, events, curve.png")
+        say(f'next: meshax generate --run {self.directory} --prompt "def "')
+        found = {"perplexity": result.perplexity, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}
+        found |= {"bigram_perplexity": bigram.perplexity, "bigram_bits_per_byte": bigram.bits_per_byte}
+        (self.directory / "result.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+
+
+def run_config(directory: str | Path, **changes: str) -> TrainConfig:
+    """Returns the configuration of a run in a directory, with what is given (and not empty) instead."""
+    path = Path(directory) / CONFIG
+    if not path.exists():
+        raise TrainingError(
+            f"there is no run in {str(directory)!r}.", fix="name the directory that meshax train wrote (--out)."
+        )
+    given = {name: value for name, value in changes.items() if value}
+    return replace(load_config(path), out=str(directory), **given)
+
+
+class _Watch:
+    """Reads what a step measured when the next one is already running, so that the processors never wait for us."""
+
+    def __init__(self, run: Run, display: Display, metrics: Metrics, guard: Guard, first: int):
+        self.run, self.display, self.metrics, self.guard = run, display, metrics, guard
+        self.waiting: Any = None
+        self.since, self.last = time.perf_counter(), first
+        self.ideal = 0.0  # seconds of a step at the peak
+
+    def saw(self, step: int, measured: dict[str, Tensor], batch: dict[str, np.ndarray]) -> None:
+        """Takes note of a step that has begun, and reads the one before it."""
+        self.finish()
+        self.waiting = step, measured, batch
+
+    def finish(self) -> None:
+        """Reads the step that is waiting."""
+        if self.waiting is None:
+            return
+        (step, measured, batch), self.waiting = self.waiting, None
+        loss = float(measured["loss"])
+        self.guard.check(step, loss, bool(measured["finite"]), batch)
+        if step % self.run.config.log_every == 0 or step == self.run.config.steps:
+            seconds = (time.perf_counter() - self.since) / max(step - self.last, 1)
+            self.since, self.last = time.perf_counter(), step
+            rate = float(measured["tokens"]) / seconds
+            self.metrics.write(step, loss=loss, norm=float(measured["norm"]), tokens_per_second=rate)
+            self.display.update(step, loss, rate, self._utilization(seconds, batch))
+
+    def _utilization(self, seconds: float, batch: dict[str, np.ndarray]) -> float:
+        if not self.ideal:
+            machine = _hardware(self.run.mesh)
+            state = spmd(self.run._init, self.run.mesh, self.run.layout).shapes()
+            report = explain(self.run.step, state, self.run.tensors(batch), jax.random.key(0))
+            self.ideal = report.utilization(machine) * report.seconds(machine)
+        return self.ideal / seconds
+
+
+def _hardware(mesh: Mesh) -> Hardware:
+    kind = mesh.jax_mesh.devices.flat[0].device_kind.lower().replace(" ", "-")
+    return next((h for name, h in KNOWN.items() if name in kind), KNOWN["cpu"])

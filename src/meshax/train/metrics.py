@@ -1,0 +1,78 @@
+"""What a run writes down: metrics as JSON lines and TensorBoard events, and a picture of the loss at the end."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+_BITS = 1 / math.log(2)
+
+
+class Metrics:
+    """The metrics of a run, appended to as it goes; a resumed run forgets what was written after its checkpoint."""
+
+    def __init__(self, directory: Path, from_step: int = 0):
+        """Opens `metrics.jsonl` and `events/` in the run's directory."""
+        self.path = directory / "metrics.jsonl"
+        self.rows = [row for row in read_metrics(self.path) if row["step"] <= from_step]
+        with open(self.path, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in self.rows)
+        from tensorboardX import SummaryWriter  # slow to import
+
+        self._events = SummaryWriter(str(directory / "events"), purge_step=from_step + 1 if from_step else None)
+
+    def write(self, step: int, **values: float) -> None:
+        """Writes the values of a step, at once."""
+        row = {"step": step, **values}
+        self.rows.append(row)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        for name, value in values.items():
+            self._events.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Closes the events file."""
+        self._events.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Reads the rows that were written whole: a run that was killed may have left half of one."""
+    rows = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                break
+    return rows
+
+
+def perplexity(loss: float) -> float:
+    """Returns the perplexity of a loss in nats per token."""
+    return math.exp(min(loss, 700.0))
+
+
+def bits_per_byte(nats: float, size: int) -> float:
+    """Returns how many bits each byte of a text takes, which compares vocabularies."""
+    return nats * _BITS / max(size, 1)
+
+
+def draw_curve(rows: list[dict[str, Any]], path: Path, lines: dict[str, float]) -> None:
+    """Draws the loss of training and evaluation, and lines to compare with, such as a bigram model's."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=130, layout="constrained")
+    for name, label in (("loss", "training"), ("eval_loss", "held out")):
+        points = [(row["step"], row[name]) for row in rows if name in row]
+        if points:
+            axes.plot(*zip(*points, strict=True), label=label, marker="o" if name == "eval_loss" else "", linewidth=1.4)
+    for label, value in lines.items():
+        axes.axhline(value, color="gray", linestyle="--", linewidth=1, label=label)
+    axes.set(xlabel="step", ylabel="loss (nats per token)")
+    axes.grid(alpha=0.25)
+    axes.legend()
+    figure.savefig(path)
+    pyplot.close(figure)

@@ -1,0 +1,168 @@
+"""From a tree of tensors to arrays with names, and back onto a mesh.
+
+The name of an array is its path in the tree. What is stored is logical: dims without padding, and no trace of the mesh;
+the tree that is asked for (`like`) and the new layout say where each block goes.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from ..dims import sizes
+from ..errors import CheckpointError
+from ..layout import Setting, canonical, partition_spec
+from ..tensor import Tensor, is_tensor
+from .blocks import Reader, Reading, Snapshot, take_snapshots
+from .manifest import Entry
+
+_READ_AHEAD = 4  # arrays
+_SHOWN = 10
+
+
+def leaves_of(tree: Any) -> dict[str, Any]:
+    """Returns the leaves by name: tensors, arrays (numbers are arrays too), keys, or the shapes of these."""
+    leaves: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_tensor)[0]:
+        name = jax.tree_util.keystr(path)
+        if name in leaves:
+            raise CheckpointError(
+                "two leaves of the tree have one name.", values=name, fix="give the fields or keys other names."
+            )
+        leaves[name] = _canonical(leaf, name)
+    return leaves
+
+
+def _canonical(leaf: Any, name: str) -> Any:
+    """Returns arrays of the host as JAX would hold them, or raises if that changed whole numbers."""
+    array = leaf.array if is_tensor(leaf) else leaf
+    if isinstance(array, jax.Array):
+        return leaf
+    if isinstance(array, jax.ShapeDtypeStruct):
+        dtype = jax.dtypes.canonicalize_dtype(array.dtype, allow_extended_dtype=True)
+        array = jax.ShapeDtypeStruct(array.shape, dtype)
+        return Tensor(array, leaf.dims, leaf.role) if is_tensor(leaf) else array
+    host = np.asarray(array)
+    if host.dtype.kind in "OSUMm":
+        raise CheckpointError(
+            f"a checkpoint holds tensors, arrays and numbers, not {type(array).__name__}.",
+            values=f"{name}: {array!r}"[:120],
+            fix="put what JSON can hold into extra, and leave the rest out of the tree.",
+        )
+    narrow = host.astype(jax.dtypes.canonicalize_dtype(host.dtype), copy=False)
+    if host.dtype.kind in "iu" and not np.array_equal(host, narrow):
+        raise CheckpointError(
+            f"a number does not fit {narrow.dtype}.",
+            values=f"{name}: {host.dtype}, up to {np.abs(host).max()}",
+            rule="what JAX would cut to 32 bits is not stored as it is.",
+            fix='put counters into extra, or set jax.config.update("jax_enable_x64", True).',
+        )
+    return Tensor(narrow, leaf.dims, leaf.role) if is_tensor(leaf) else narrow
+
+
+def entry_of(leaf: Any) -> Entry:
+    """Describes a leaf for the manifest."""
+    if is_tensor(leaf):
+        dims = tuple((dim.name, dim.size) for dim in leaf.dims)
+        return Entry(dims, sizes(leaf.dims), str(leaf.dtype), leaf.role)
+    return Entry(None, tuple(leaf.shape), str(leaf.dtype))
+
+
+def snapshot_tree(leaves: Mapping[str, Any]) -> dict[str, Snapshot]:
+    """Copies to the host what this process writes of the leaves."""
+
+    def data_of(leaf: Any) -> tuple[Any, tuple[int, ...]]:
+        array, shape = (leaf.array, sizes(leaf.dims)) if is_tensor(leaf) else (leaf, tuple(leaf.shape))
+        if not _is_key(array):
+            return array, shape
+        data = jax.random.key_data(array)
+        return data, (*shape, *data.shape[len(array.shape) :])
+
+    return take_snapshots({name: data_of(leaf) for name, leaf in leaves.items()})
+
+
+def dtypes_to_read(stored: Mapping[str, Entry], leaves: Mapping[str, Any], dtype: Any) -> dict[str, str]:
+    """Returns the dtype each array shall have: as stored, as asked for, or (`"like"`) as in the tree."""
+
+    def wanted(name: str, leaf: Any) -> str:
+        if dtype is None or name not in stored or not _is_floating(stored[name].dtype):
+            return stored[name].dtype if name in stored else ""
+        if isinstance(dtype, str) and dtype == "like":
+            return str(leaf.dtype) if _is_floating(str(leaf.dtype)) else stored[name].dtype
+        return jnp.dtype(dtype).name
+
+    return {name: wanted(name, leaf) for name, leaf in leaves.items()}
+
+
+def find_differences(stored: Mapping[str, Entry], leaves: Mapping[str, Any], dtype: Any, partial: bool) -> list[str]:
+    """Compares the stored arrays with the tree that is asked for; returns one line for each difference."""
+    return list(_differences(stored, leaves, dtype, partial))
+
+
+def _differences(stored: Mapping[str, Entry], leaves: Mapping[str, Any], dtype: Any, partial: bool) -> Iterator[str]:
+    for name, leaf in leaves.items():
+        if name not in stored:
+            yield f"{name}: is missing"
+            continue
+        there, here = stored[name], entry_of(leaf)
+        # asked for in so many words, a floating array comes in another dtype
+        same_dtype = there.dtype == here.dtype or (
+            dtype is not None and _is_floating(there.dtype) and _is_floating(here.dtype)
+        )
+        if (there.dims, there.shape) != (here.dims, here.shape) or not same_dtype:
+            yield f"{name}: {there} in the checkpoint, {here} here"
+    if not partial:
+        yield from (f"{name}: is unexpected" for name in stored if name not in leaves)
+
+
+def shortened(lines: list[str]) -> str:
+    """Writes the values of a message under each other, at most ten."""
+    rest = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return "\n          ".join([*lines[:_SHOWN], *rest])
+
+
+def read_tree(database: Path, like: Any, leaves: Mapping[str, Any], dtypes: Mapping[str, str], setting: Setting) -> Any:
+    """Reads the leaves of a tree onto the mesh; a few arrays are on their way at a time."""
+    reader = Reader(database)
+    waiting: deque[tuple[str, Reading]] = deque()
+    made: list[Any] = []
+
+    def finish_one() -> None:
+        name, reading = waiting.popleft()
+        leaf = leaves[name]
+        if _is_key(leaf):
+            array = jax.random.wrap_key_data(reading.finish(np.uint32), impl=_key_impl(dtypes[name]))
+        else:
+            array = reading.finish(jnp.dtype(dtypes[name]))
+        made.append(Tensor(array, leaf.dims, leaf.role) if is_tensor(leaf) else array)
+
+    for name, leaf in leaves.items():
+        placement = canonical(setting, leaf.dims, leaf.role) if is_tensor(leaf) else ()
+        shape = setting.padded_shape(leaf.dims, placement) if is_tensor(leaf) else tuple(leaf.shape)
+        spec = partition_spec(placement) if is_tensor(leaf) else PartitionSpec()
+        waiting.append((name, reader.start(name, shape, NamedSharding(setting.mesh.jax_mesh, spec))))
+        if len(waiting) > _READ_AHEAD:
+            finish_one()
+    while waiting:
+        finish_one()
+    return jax.tree.unflatten(jax.tree.structure(like, is_leaf=is_tensor), made)
+
+
+def _is_floating(dtype: str) -> bool:
+    return not dtype.startswith("key<") and bool(jnp.issubdtype(jnp.dtype(dtype), jnp.floating))
+
+
+def _is_key(leaf: Any) -> bool:
+    return bool(jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def _key_impl(dtype: str) -> str:
+    """Returns the generator of a dtype of keys: a shape knows its dtype only."""
+    return next(
+        impl for impl in ("threefry2x32", "rbg", "unsafe_rbg") if str(jax.random.key(0, impl=impl).dtype) == dtype
+    )

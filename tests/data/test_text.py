@@ -1,0 +1,216 @@
+"""Which files, in which order, and what is held out of them."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from meshax import ArgumentError, DataError
+from meshax.data import Text, documents, standard_library
+from messages import pinned
+
+
+@pytest.fixture(autouse=True)
+def books(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("books")
+    (folder / "more").mkdir(parents=True)
+    for number in range(5):
+        (folder / f"{number}.txt").write_text(f"book {number}\nits end\n")
+    (folder / "more" / "5.txt.gz").write_bytes(gzip.compress(b"book 5\n\nits end"))
+    (folder / "more" / "6.jsonl").write_text(json.dumps({"text": "book 6"}))
+    return folder
+
+
+def test_documents_come_file_by_file():
+    assert list(documents("books/?.txt")) == [f"book {n}\nits end\n" for n in range(5)]
+    assert list(documents(["books/more/*", "books/0.txt"], per="line")) == [
+        *("book 5", "its end", "book 6", "book 0", "its end"),
+    ]
+
+
+def test_a_file_is_taken_once():
+    text = Text.find([Path("books/3.txt"), "books/**/*.txt"])
+    assert [file.name for file in text.files] == ["3.txt", "0.txt", "1.txt", "2.txt", "4.txt"]
+    assert text.num_bytes == 5 * len("book 0\nits end\n")
+
+
+def test_a_name_with_brackets_is_a_name():
+    Path("books/[1].txt").write_text("brackets")
+    assert list(documents("books/[1].txt")) == ["brackets"]
+
+
+def test_files_are_held_out_by_their_names(tmp_path):
+    for number in range(100):
+        Path(f"books/many{number}.txt").write_text(f"{number}")
+    train, held_out = Text.find("books/many*").hold_out()
+    (tmp_path / "elsewhere").mkdir()
+    for number in range(100):
+        Path(f"elsewhere/many{number}.txt").write_text("another text")
+    again = Text.find("elsewhere/many*").hold_out()[1]
+
+    assert len(held_out.files) == 5
+    assert set(train.files).isdisjoint(held_out.files) and len(train.files) == 95
+    assert [file.name for file in again.files] == [file.name for file in held_out.files]
+
+
+def test_of_few_files_one_is_held_out():
+    train, held_out = Text.find("books/?.txt").hold_out()
+    assert (len(train.files), len(held_out.files)) == (4, 1)
+
+
+def test_documents_are_held_out_by_their_words():
+    lines = [f"line {number}" for number in range(3000)]
+    Path("books/lines.txt").write_text("\n".join(lines + lines[:1500]))
+    train, held_out = (list(part.documents()) for part in Text.find("books/lines.txt", per="line").hold_out(0.1))
+
+    assert sorted(train + held_out) == sorted(lines + lines[:1500])
+    assert set(train).isdisjoint(held_out)
+    assert 300 < len(held_out) < 600
+
+
+def test_a_sample_is_spread_over_the_text():
+    lines = [f"{number:07}" for number in range(600_000)]
+    Path("books/long.txt").write_text("\n".join(lines))
+    sample = "".join(Text.find("books/long.txt").sample(2_200_000)).split()
+
+    assert sum(len(line) + 1 for line in sample) <= 2_200_000
+    assert len(sample) == len(set(sample)) > 200_000
+    first, second = (number for number in map(int, sample) if number in (0, 300_001))
+    assert (first, second) == (0, 300_001)
+    assert max(map(int, sample)) > 430_000
+
+
+def test_a_sample_of_small_files_goes_through_many():
+    for number in range(200):
+        Path(f"books/small{number:03}.txt").write_text(f"{number:03} " * 5000)
+    sample = "".join(Text.find("books/small*").sample(3 * 2**20)).split()
+    assert len(set(sample)) > 120
+    assert len(sample) * 4 <= 3 * 2**20 < len(sample) * 4 + 2**18
+
+
+def test_a_sample_of_compressed_files_takes_their_beginnings():
+    for number in range(3):
+        Path(f"books/zipped{number}.gz").write_bytes(gzip.compress(f"{number} ".encode() * 2**20))
+    sample = "".join(Text.find("books/zipped*").sample(3 * 2**20)).split()
+    counts = [sample.count(str(number)) for number in range(3)]
+    assert sum(counts) * 2 <= 3 * 2**20 and counts[0] > 0
+
+    everything = "".join(Text.find("books/zipped*").sample(10**8)).split()
+    assert sorted(set(everything)) == ["0", "1", "2"]
+    assert len(everything) == 3 * 2**20
+
+
+def test_a_short_text_is_its_own_sample():
+    text = Text.find("books/?.txt")
+    assert "".join(text.sample(10**6)) == "".join(text.documents())
+    assert "".join(text.sample(9)) == "book 0\nit"
+
+
+def test_the_standard_library_is_there():
+    corpus = standard_library()
+    files = {*corpus.train.files, *corpus.held_out.files}
+
+    assert corpus.num_left_out < 10
+    assert set(corpus.train.files).isdisjoint(corpus.held_out.files)
+    assert len(corpus.held_out.files) == round(len(files) / 20)
+    assert corpus.train.num_bytes > 5_000_000
+    assert {"argparse.py", "ast.py"} <= {file.name for file in files}
+    assert not any({"test", "site-packages"} & set(file.parts[-3:]) for file in files)
+    assert standard_library() == corpus
+
+
+test_messages = pinned(
+    {
+        "missing": (
+            DataError,
+            lambda: Text.find("books/00.txt"),
+            """
+            a file of text does not exist.
+              values: books/00.txt
+              fix: in books/: did you mean "0.txt" or "4.txt"?
+            """,
+        ),
+        "missing folder": (
+            DataError,
+            lambda: Text.find("bokos/0.txt"),
+            """
+            a file of text does not exist.
+              values: bokos/0.txt
+              fix: in ./: did you mean "books"?
+            """,
+        ),
+        "nothing matches": (
+            DataError,
+            lambda: Text.find("books/more/*.txt"),
+            """
+            no file matches a pattern.
+              values: books/more/*.txt
+              fix: in books/more/: did you mean "5.txt.gz"?
+            """,
+        ),
+        "no folder matches": (
+            DataError,
+            lambda: Text.find("*/less/*.txt"),
+            """
+            no file matches a pattern.
+              values: */less/*.txt
+              fix: in ./: known names: books.
+            """,
+        ),
+        "a folder": (
+            DataError,
+            lambda: Text.find("books"),
+            """
+            a folder is not a file of text.
+              values: books
+              fix: name its files: "books/*.txt".
+            """,
+        ),
+        "nothing": (
+            DataError,
+            lambda: Text.find([]),
+            """
+            no files of text are named.
+              fix: name some, for example "books/*.txt".
+            """,
+        ),
+        "another unit": (
+            ArgumentError,
+            lambda: Text.find("books/*.txt", per="lines"),
+            """
+            per='lines' is no way to read text.
+              fix: did you mean "line" or "file"?
+            """,
+        ),
+        "another part": (
+            ArgumentError,
+            lambda: Text.find("books/*.txt").hold_out(5),
+            """
+            5 is not a part to hold out.
+              fix: choose one between 0 and 1: 0.05.
+            """,
+        ),
+        "one document": (
+            DataError,
+            lambda: Text.find("books/0.txt").hold_out(),
+            """
+            one document cannot be both trained on and held out.
+              values: books/0.txt
+              rule: where a file is a document, whole files are held out.
+              fix: name other files to evaluate on, cut the file up, or make each line a document: per="line".
+            """,
+        ),
+    }
+)
+
+
+def test_a_python_without_its_sources(tmp_path, monkeypatch):
+    monkeypatch.setattr("sysconfig.get_path", lambda name: "books")
+    with pytest.raises(DataError) as raised:
+        standard_library()
+    assert str(raised.value) == (
+        "the sources of Python's standard library are not on this machine.\n"
+        "  values: books\n  fix: name files of text of your own."
+    )
