@@ -19,7 +19,16 @@ def test_a_message_leaves_out_the_parts_it_has_nothing_for():
 
 @pytest.mark.parametrize(
     "error",
-    [mx.ArgumentError, mx.DimError, mx.DtypeError, mx.LayoutError, mx.MeshError, mx.OptimizerError, mx.ShapeError],
+    [
+        mx.ArgumentError,
+        mx.CheckpointError,
+        mx.DimError,
+        mx.DtypeError,
+        mx.LayoutError,
+        mx.MeshError,
+        mx.OptimizerError,
+        mx.ShapeError,
+    ],
 )
 def test_every_error_is_a_value_error(error):
     assert issubclass(error, mx.MeshaxError)

@@ -192,7 +192,7 @@ test_messages = pinned(
             reading("a.py", b"# coding: klingon\n"),
             """
             a Python source names an encoding that does not exist, or is not in the one it names.
-              values: a.py: unknown encoding: klingon
+              values: a.py: unknown encoding for 'a.py': klingon
               fix: correct it, or leave it out of the list.
             """,
         ),
@@ -210,7 +210,7 @@ test_messages = pinned(
             reading("a.gz", gzip.compress(bytes(range(48, 123)) * 300, mtime=0)[:-20]),
             """
             a gzipped file is broken.
-              values: a.gz: after 16,384 bytes of text: Compressed file ended before the end-of-stream marker was reached
+              values: a.gz: after 8,192 bytes of text: Compressed file ended before the end-of-stream marker was reached
               fix: fetch or make it again: gzip --test checks one.
             """,
         ),

@@ -47,7 +47,9 @@ def test_a_batch_is_encoded_as_its_texts_are():
 def test_the_same_text_gives_the_same_vocabulary_in_another_process():
     source = f"from meshax.data import Vocabulary; print(Vocabulary.train({WORDS!r}, size=300).fingerprint, end='')"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    done = subprocess.run([sys.executable, "-W", "error", "-c", source], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", source], env=environment, capture_output=True, text=True
+    )
     assert (done.stdout, done.stderr) == (VOCABULARY.fingerprint, "")
 
 

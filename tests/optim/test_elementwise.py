@@ -105,8 +105,8 @@ def test_the_refusal_says_what_and_why():
         "this optax transformation does not work element by element.\n"
         "  values: reduce_sum of float32[3, 4]\n"
         "  rule: each processor updates its own slice: what it computed from the slice alone would be silently wrong.\n"
-        "  fix: compute reductions beforehand with mx.sum, which is exact under every layout (to scale gradients by "
-        "their global norm, for example), or use a layout that does not split the parameters."
+        "  fix: use optim.clipped to clip by the global norm, and optim.Adafactor: they are exact under every layout, "
+        "as is what you compute with mx.sum; or use a layout that does not split the parameters."
     )
 
 

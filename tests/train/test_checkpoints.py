@@ -16,6 +16,7 @@ import tempfile
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 
 import jax
 import jax.numpy as jnp
@@ -23,10 +24,11 @@ import numpy as np
 import pytest
 
 import meshax as mx
-from meshax.train import ownership
+from meshax.train import blocks, manifest, ownership
 from meshax.train.blocks import take_snapshots
 from meshax.train.checkpoints import Checkpoints
-from meshax.train.manifest import Damage, parse_manifest
+from meshax.train.manifest import Damage, Manifest, parse_manifest
+from meshax.train.saving import Saving
 from messages import pinned
 
 ROOT = Path(__file__).parents[2]
@@ -238,9 +240,9 @@ def test_going_back_makes_later_steps_older(tmp_path):
 def test_a_description(tmp_path):
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(7, mx.put(example(), MESH, "vocab:cols"), {"lr": 0.1}, metric=2.5, wait=True)
-        manifest = checkpoints.describe()
-    assert (manifest.step, manifest.metric, manifest.extra) == (7, 2.5, {"lr": 0.1})
-    first, *rest = str(manifest).splitlines()
+        described = checkpoints.describe()
+    assert (described.step, described.metric, described.extra) == (7, 2.5, {"lr": 0.1})
+    first, *rest = str(described).splitlines()
     assert first.startswith("step 7, metric 2.5: 5 arrays, ")
     assert rest == [
         "  ['counts'] [5] int32",
@@ -289,6 +291,15 @@ def test_any_damaged_file_is_named(tmp_path, kind):
         assert rule == "  rule: every file has the size and the sha256 that the manifest says."
         assert fix == "  fix: no older checkpoint verifies."
     Checkpoints(tmp_path, read_only=True).restore(like=example(), mesh=ONE)
+
+
+def test_a_long_verification_shows_its_progress(tmp_path, monkeypatch, capfd):
+    checkpoints = saved(tmp_path)
+    monkeypatch.setattr(manifest, "_SHOW_PROGRESS_FROM", 0)
+    checkpoints.restore(like=example(), mesh=ONE)
+    out, err = capfd.readouterr()
+    assert not out
+    assert "verifying step 1" in err
 
 
 def test_no_flipped_bit_of_a_manifest_changes_what_is_read(tmp_path):
@@ -579,6 +590,35 @@ def test_two_processes_save_and_restore_together(tmp_path):
     like = {"split": x, "copied": x, "whole": x}
     tree, _ = Checkpoints(tmp_path, read_only=True).restore(like=like, mesh=mx.Mesh("x:8"), layout="hidden:x")
     assert_same(tree, like)
+
+
+@pytest.mark.parametrize(
+    ("failing", "errors"),
+    [(1, ["process 1: broken disk", "broken disk"]), (0, ["broken disk", "the first process could not finish it"])],
+    ids=["the second fails", "the first fails"],
+)
+def test_all_processes_learn_that_one_has_failed(tmp_path, monkeypatch, failing, errors):
+    written = blocks.write
+
+    def write(database, snapshots):
+        if database.name == f"process-{failing}":
+            raise OSError("broken disk")
+        written(database, snapshots)
+
+    def run(process, messages):
+        with pytest.raises(OSError) as error:
+            Saving(tmp_path, "000001-step-1", empty, {}, process, 2).run()
+        messages[process] = str(error.value)
+
+    monkeypatch.setattr(blocks, "write", write)
+    empty, messages = Manifest(1, None, {}, {}, {}, {}), {}
+    threads = [Thread(target=run, args=(process, messages)) for process in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [messages[0], messages[1]] == errors
+    assert not list(tmp_path.iterdir())
 
 
 # Messages

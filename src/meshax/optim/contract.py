@@ -71,19 +71,19 @@ def _in_role_of(x: Any, like: Any) -> Any:
 
 
 def _check_alike(grads: Any, params: Any) -> None:
-    named, _ = jax.tree_util.tree_flatten_with_path(params, is_leaf=is_tensor)
-    try:
-        found = flatten(params)[1].flatten_up_to(grads)
-    except ValueError as error:
+    given, wanted = _by_name(grads), _by_name(params)
+    odd = [f"no gradient of {name}" for name in wanted if name not in given]
+    odd += [f"no parameter {name}" for name in given if name not in wanted]
+    if odd:
         raise ShapeError(
             "the gradients are not a tree like the parameters.",
-            values=str(error).splitlines()[0],
+            values="; ".join(odd),
             fix="pass what mx.grad gave for these parameters.",
-        ) from error
+        )
     wrong = [
-        f"{jax.tree_util.keystr(path)}: {show(g.dims) if is_tensor(g) else type(g).__name__} for {show(p.dims)}"
-        for (path, p), g in zip(named, found, strict=True)
-        if is_tensor(p) and (not is_tensor(g) or g.dims != p.dims)
+        f"{name}: {show(given[name].dims) if is_tensor(given[name]) else type(given[name]).__name__} for {show(p.dims)}"
+        for name, p in wanted.items()
+        if is_tensor(p) and getattr(given[name], "dims", None) != p.dims
     ]
     if wrong:
         raise ShapeError(
@@ -91,3 +91,8 @@ def _check_alike(grads: Any, params: Any) -> None:
             values="; ".join(wrong),
             fix="pass what mx.grad gave for these parameters.",
         )
+
+
+def _by_name(tree: Any) -> dict[str, Any]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_tensor)
+    return {jax.tree_util.keystr(path) or "the tensor": leaf for path, leaf in leaves}

@@ -5,9 +5,11 @@ The first update is step 0. A warm-up rises in a line, update by update: with a 
 reaches its end after the last update.
 """
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from ..errors import ArgumentError, did_you_mean
@@ -122,7 +124,8 @@ def as_schedule(rate: Rate) -> Schedule:
     """Returns the schedule that is meant by a number or a function."""
     if callable(rate):
         return rate
-    if isinstance(rate, bool | str) or jnp.ndim(rate) != 0:
+    is_number = isinstance(rate, numbers.Real) or (isinstance(rate, jax.Array) and rate.ndim == 0)
+    if isinstance(rate, bool) or not is_number:
         raise ArgumentError(
             f"a learning rate is a number or a function of the step, not {rate!r}.",
             fix="make a function with optim.schedules.by_name.",

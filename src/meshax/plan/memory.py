@@ -177,14 +177,12 @@ def _users(value: Value) -> list[Step]:
 
 
 def _starts_of_loops(kernels: Kernels) -> set[Value]:
-    """Returns what loops start from and nothing else reads: the loop's result takes over its memory."""
-    readers = Counter(v for kernel in kernels.own for v in kernel.reads)
+    """Returns the zeros that loops start from: they are written right where the loop's result will be."""
     found = set()
-    for step in (k.step for k in kernels.own if k.step.name in ("scan", "while")):
-        consts = [n for name, n in step.params.items() if name in ("num_consts", "cond_nconsts", "body_nconsts")]
-        carry = step.params.get("num_carry", len(step.outputs))
-        starts = map(kernels.root, step.inputs[sum(consts) : sum(consts) + carry])
-        found |= {v for v in starts if readers[v] == 1}
+    for step in (k.step for k in kernels.own if k.step.name == "scan"):
+        consts, carry = step.params["num_consts"], step.params["num_carry"]
+        starts = map(kernels.root, step.inputs[consts : consts + carry])
+        found |= {v for v in starts if v.maker is not None and v.maker.name == "broadcast_in_dim"}
     return found
 
 

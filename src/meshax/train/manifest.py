@@ -4,6 +4,7 @@ It is written last, and carries its own hash. Storage flips bits, cuts files sho
 arrays afterwards gets wrong weights without a word; with the manifest, each of these has a name.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -124,7 +125,7 @@ def hash_files(directory: Path, names: Sequence[str], label: str = "") -> dict[s
     sizes = {name: (directory / name).stat().st_size for name in names}
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     quiet = not label or sum(sizes.values()) < _SHOW_PROGRESS_FROM
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
+    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
         task = progress.add_task(label, total=sum(sizes.values()))
 
         def hashed(name: str) -> File:
@@ -137,7 +138,7 @@ def hash_files(directory: Path, names: Sequence[str], label: str = "") -> dict[s
 
 
 def _in_threads(work: Callable[[str], File], names: Sequence[str]) -> dict[str, File]:
-    """Maps names in parallel. A pool of concurrent.futures would refuse work while the interpreter exits."""
+    """Maps names in parallel, or here if no thread can be started: the interpreter may be waiting for us to exit."""
     left, done, failed = queue.SimpleQueue[str](), dict[str, File](), list[BaseException]()
     for name in names:
         left.put(name)
@@ -152,11 +153,14 @@ def _in_threads(work: Callable[[str], File], names: Sequence[str]) -> dict[str, 
         except BaseException as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=run) for _ in range(min(16, os.cpu_count() or 1, len(names)))]
+    threads = [threading.Thread(target=run) for _ in range(min(16, os.cpu_count() or 1, len(names)) - 1)]
+    with contextlib.suppress(RuntimeError):
+        for thread in threads:
+            thread.start()
+    run()
     for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
     if failed:
         raise failed[0]
     return {name: done[name] for name in names}

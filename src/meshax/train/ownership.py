@@ -47,7 +47,8 @@ class Ownership:
 
     def release(self) -> None:
         """Lets another run write."""
-        if not self._released.is_set() and _read(self._path).get("token") == self._me["token"]:
+        is_mine = _read(self._path).get("token") == self._me["token"] and os.getpid() == self._me["pid"]
+        if is_mine and not self._released.is_set():
             self._path.unlink(missing_ok=True)
         self._released.set()
 
@@ -104,7 +105,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _show(holder: dict[str, Any]) -> str:
-    return f"process {holder['pid']} on {holder['host']}" if "pid" in holder else "an unknown process"
+    return f"process {holder['pid']} on {holder['host']}" if "pid" in holder else "nobody: its lock is empty or gone"
 
 
 def _start_of(pid: int) -> str | None:

@@ -1,0 +1,141 @@
+"""The stream of batches: the same for every number of processes, and after every interruption."""
+
+import json
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from meshax import ArgumentError, DataError
+from meshax.data import Batches, Text, Vocabulary, evaluation, tokenize
+from messages import pinned
+
+LENGTH, BATCH = 7, 6
+TEXTS = [f"document {n} " * (n % 13 + 1) for n in range(60)]
+VOCABULARY = Vocabulary.train(TEXTS, size=300)
+SHARED = {}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tokens(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokens")
+    (folder / "text.txt").write_text("\n".join(TEXTS))
+    text = Text.find(folder / "text.txt", per="line")
+    SHARED["tokens"] = tokenize(text, VOCABULARY, folder / "tokens")
+    return SHARED["tokens"]
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(
+        np.array_equal(a[name], b[name]) and a[name].dtype == b[name].dtype for name in a
+    )
+
+
+def rows(batches):
+    """What tells rows apart."""
+    return [tuple(row) for batch in batches for row in batch["targets"].tolist()]
+
+
+def test_a_pass_has_every_window_once(tokens):
+    batches = Batches(tokens, LENGTH, batch=1, seed=3)
+    first, second = (rows(islice(batches, batches.num_windows)) for _ in range(2))
+    in_order = rows(islice(Batches(tokens, LENGTH, batch=1, shuffle=False), batches.num_windows))
+
+    assert sorted(first) == sorted(second) == sorted(in_order)
+    assert first != second and first != in_order
+    assert sum((row for row in in_order), ())[: len(tokens)] == tuple(tokens.tokens.tolist())
+
+
+def test_the_seed_decides_the_order(tokens):
+    orders = {seed: rows(islice(Batches(tokens, LENGTH, BATCH, seed=seed), 5)) for seed in (1, 2)}
+    assert orders[1] != orders[2]
+    assert orders[1] == rows(islice(Batches(tokens, LENGTH, BATCH, seed=1), 5))
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_resuming_at_any_step_is_as_if_nothing_had_happened(tokens, shuffle):
+    options = {"seed": 5, "shuffle": shuffle}
+    num_steps = 2 * Batches(tokens, LENGTH, BATCH).num_windows // BATCH + 3  # into the third pass
+    whole = list(islice(Batches(tokens, LENGTH, BATCH, **options), num_steps + 2))
+    batches = Batches(tokens, LENGTH, BATCH, **options)
+    for step in range(num_steps):
+        state = json.loads(json.dumps(batches.state()))
+        resumed = Batches(tokens, LENGTH, BATCH, **options)
+        resumed.restore(state)
+        assert all(same(a, b) for a, b in zip(islice(resumed, 2), whole[step : step + 2], strict=True))
+        assert same(next(batches), whole[step])
+    batches.restore({**state, "position": Batches(tokens, LENGTH, BATCH).state()["position"]})
+    assert same(next(batches), whole[0])
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_the_rows_of_all_processes_are_the_batch(tokens, count):
+    whole = Batches(tokens, LENGTH, BATCH, seed=1)
+    parts = [Batches(tokens, LENGTH, BATCH, seed=1, process_index=i, process_count=count) for i in range(count)]
+    for _ in range(20):
+        slices = [next(part) for part in parts]
+        assert {s["tokens"].shape for s in slices} == {(BATCH // count, LENGTH)}
+        joined = {name: np.concatenate([s[name] for s in slices]) for name in slices[0]}
+        assert same(joined, next(whole))
+    assert all(part.state() == whole.state() for part in parts)
+
+
+def test_another_number_of_processes_continues(tokens):
+    whole = Batches(tokens, LENGTH, BATCH)
+    for _ in range(4):
+        next(whole)
+    part = Batches(tokens, LENGTH, BATCH, process_index=1, process_count=2)
+    part.restore(whole.state())
+    assert np.array_equal(next(part)["tokens"], next(whole)["tokens"][BATCH // 2 :])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_evaluation_is_one_pass_in_order(tokens, count):
+    parts = [list(evaluation(tokens, LENGTH, 4, process_index=i, process_count=count)) for i in range(count)]
+    batches = [
+        {name: np.concatenate([part[name] for part in step]) for name in step[0]} for step in zip(*parts, strict=True)
+    ]
+
+    assert {batch["tokens"].shape for batch in batches} == {(4, LENGTH)}
+    targets, weights = (np.concatenate([batch[name].ravel() for batch in batches]) for name in ("targets", "weights"))
+    assert targets[weights == 1].tolist() == tokens.tokens.tolist()
+    assert weights.sum() == len(tokens) and len(weights) - len(tokens) < 4 * LENGTH
+
+
+def restore(**other):
+    state = Batches(SHARED["tokens"], LENGTH, BATCH).state()
+    Batches(SHARED["tokens"], LENGTH, BATCH).restore({**state, **other})
+
+
+test_messages = pinned(
+    {
+        "too little text": (
+            DataError,
+            lambda: Batches(SHARED["tokens"], 1000, 64),
+            """
+            there is less text than one batch.
+              values: 1,012 tokens make 2 sequences of 1,000, not 64
+              fix: choose a smaller batch or shorter sequences, or name more text.
+            """,
+        ),
+        "uneven": (
+            ArgumentError,
+            lambda: Batches(SHARED["tokens"], LENGTH, 6, process_count=4),
+            """
+            a batch of 6 sequences has no part 0 of 4.
+              rule: all processes have equally many rows of a batch, and they are counted from 0.
+              fix: choose a batch that is a multiple of 4.
+            """,
+        ),
+        "another stream": (
+            DataError,
+            lambda: restore(seed=7, length=8),
+            """
+            this state is of another stream.
+              values: length was 8, is 7, seed was 7, is 0
+              rule: a stream continues with the same text, vocabulary, length, batch, seed and shuffle.
+              fix: make the stream as it was, or begin a new one.
+            """,
+        ),
+    }
+)

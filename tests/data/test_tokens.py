@@ -1,0 +1,107 @@
+"""A token file opens only if all of it is there."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from meshax import ArgumentError, DataError
+from meshax.data import END, Text, TokenFile, Vocabulary, tokenize
+from messages import pinned
+
+TEXTS = ["the first document", "second", "and a third, which is longer than the others"]
+VOCABULARY = Vocabulary.train(TEXTS * 3, size=280)
+
+
+@pytest.fixture(autouse=True)
+def tokens(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("text").mkdir()
+    for number, text in enumerate(TEXTS):
+        Path(f"text/{number}.txt").write_text(text)
+    return tokenize(Text.find("text/*.txt"), VOCABULARY, "tokens")
+
+
+def test_it_knows_its_documents(tokens):
+    assert tokens.num_documents == 3
+    assert tokens.num_bytes == sum(map(len, TEXTS))
+    assert len(tokens) == tokens.num_tokens == len(tokens.tokens)
+    assert tokens.vocabulary_size == VOCABULARY.size
+    for number, text in enumerate(TEXTS):
+        document = tokens.document(number)
+        assert document.dtype == np.uint16
+        assert document.tolist() == [*VOCABULARY.encode(text), END]
+
+
+def test_the_manifest_says_what_it_was_made_from(tokens):
+    manifest = json.loads(Path("tokens/manifest.json").read_text())
+    assert manifest["vocabulary"] == VOCABULARY.fingerprint
+    assert [(file["path"], file["bytes"]) for file in manifest["text"]["files"]] == [
+        (f"text/{number}.txt", len(text)) for number, text in enumerate(TEXTS)
+    ]
+
+
+def test_many_subwords_take_four_bytes(monkeypatch):
+    monkeypatch.setattr(Vocabulary, "size", 65_537)
+    tokens = tokenize(Text.find("text/*.txt"), VOCABULARY, "wide")
+    assert tokens.document(1).dtype == np.uint32
+    assert VOCABULARY.decode(tokens.document(1)) == "second"
+
+
+def cut():
+    path = next(Path("tokens").glob("tokens-*.bin"))
+    path.rename("tokens/tokens-key.bin")
+    manifest = json.loads(Path("tokens/manifest.json").read_text())
+    Path("tokens/manifest.json").write_text(json.dumps({**manifest, "key": "key", "tokens": 1000}))
+    Path("tokens/tokens-key.bin").write_bytes(bytes(1999))
+    TokenFile("tokens")
+
+
+def of_the_future():
+    Path("tokens/manifest.json").write_text('{"format": 2}')
+    TokenFile("tokens")
+
+
+test_messages = pinned(
+    {
+        "nothing": (
+            DataError,
+            lambda: TokenFile("elsewhere"),
+            """
+            a folder holds no tokens, or not all of them.
+              values: elsewhere/manifest.json: No such file or directory
+              rule: a manifest is written when all tokens are.
+              fix: call meshax.data.tokenize(text, vocabulary, folder): it continues where it was interrupted.
+            """,
+        ),
+        "another format": (
+            DataError,
+            of_the_future,
+            """
+            a folder holds no tokens, or not all of them.
+              values: tokens/manifest.json: format 2
+              rule: a manifest is written when all tokens are.
+              fix: call meshax.data.tokenize(text, vocabulary, folder): it continues where it was interrupted.
+            """,
+        ),
+        "damaged": (
+            DataError,
+            cut,
+            """
+            a file of tokens is damaged.
+              values: tokens/tokens-key.bin: 1,999 bytes, not 2,000
+              fix: make it again: meshax.data.tokenize(text, vocabulary, folder).
+            """,
+        ),
+        "no such document": (
+            ArgumentError,
+            lambda: TokenFile("tokens").document(3),
+            """
+            there is no document 3.
+              values: tokens
+              fix: there are 3.
+            """,
+        ),
+    }
+)
