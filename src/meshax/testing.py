@@ -114,7 +114,7 @@ def assert_collectives(program: Program, args: Sequence[Any], golden: str | Path
         if changes := golden_.difference(golden_.checked(golden), now):
             raise AssertionError(
                 f"the collectives of {program.__name__} have changed:\n{changes}\nIf this is meant, the list is now:\n"
-                + golden_.as_json(now)
+                + golden_.as_json(now).strip()
             )
         return
     path = Path(golden)

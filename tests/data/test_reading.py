@@ -97,6 +97,7 @@ def test_a_start_within_a_long_line_is_at_a_character(tmp_path):
 def test_what_is_wrong_can_be_replaced(tmp_path):
     reading = Reading(errors="replace")
     assert joined(reading.pieces(written(tmp_path, "a.txt", b"caf\xe9 \xff"))) == ["caf\ufffd \ufffd"]
+    assert joined(reading.pieces(written(tmp_path, "a.txt", b"caf\xc3"))) == ["caf\ufffd"]
     assert joined(reading.pieces(written(tmp_path, "a.jsonl", '{"text": "a\\ud800b"}'))) == ["a?b"]
 
 

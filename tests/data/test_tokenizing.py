@@ -144,6 +144,27 @@ def test_an_interrupted_run_is_forgotten_when_the_text_changed(text, monkeypatch
     assert len(files()) == 4
 
 
+def test_a_run_that_met_a_wrong_byte_continues_when_it_is_to_be_replaced(text, monkeypatch, small_batches):
+    with open("text/b.txt", "ab") as file:
+        file.write(b"\ncaf\xe9")
+    with pytest.raises(DataError, match="text/b.txt, line 801: 0xe9"):
+        made(text)
+    with monkeypatch.context() as patch:
+        encoded, encode = [], Vocabulary.encode_batch
+        patch.setattr(Vocabulary, "encode_batch", lambda self, texts: encoded.extend(texts) or encode(self, texts))
+        replaced = made(Text.find("text/*.txt", per="line", errors="replace"))
+    assert 0 < len(encoded) < len(LINES)
+    assert VOCABULARY.decode(replaced.document(2000)) == "caf\ufffd"
+    with pytest.raises(DataError, match="0xe9"):
+        made(text)
+
+
+def test_what_was_read_strictly_needs_no_replacing(text, monkeypatch):
+    first = made(text)
+    monkeypatch.setattr(Vocabulary, "encode_batch", None)
+    assert made(Text.find("text/*.txt", per="line", errors="replace")).manifest == first.manifest
+
+
 @pytest.mark.parametrize("damage", ["", "{", '{"file": 0}', '{"other": 1}', '{"tokens": 999999999}'])
 def test_damaged_progress_is_not_believed(text, monkeypatch, small_batches, damage):
     interrupted(text, monkeypatch, 60)

@@ -16,7 +16,7 @@ import tempfile
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import jax
 import jax.numpy as jnp
@@ -593,32 +593,42 @@ def test_two_processes_save_and_restore_together(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("failing", "errors"),
-    [(1, ["process 1: broken disk", "broken disk"]), (0, ["broken disk", "the first process could not finish it"])],
-    ids=["the second fails", "the first fails"],
+    ("failing", "late", "errors"),
+    [
+        (1, 0, ["process 1: broken disk", "broken disk"]),
+        (0, 0, ["broken disk", "the first process could not finish it"]),
+        (0, 1, ["broken disk", "the first process could not write it"]),
+    ],
+    ids=["the second", "the first", "the first, before the second begins"],
 )
-def test_all_processes_learn_that_one_has_failed(tmp_path, monkeypatch, failing, errors):
-    written = blocks.write
+def test_all_processes_learn_that_one_has_failed(tmp_path, monkeypatch, failing, late, errors):
+    started, written = Event(), blocks.write
 
     def write(database, snapshots):
         if database.name == f"process-{failing}":
+            assert late or failing or started.wait(10)
             raise OSError("broken disk")
+        started.set()
         written(database, snapshots)
 
-    def run(process, messages):
+    def save(process):
         with pytest.raises(OSError) as error:
-            Saving(tmp_path, "000001-step-1", empty, {}, process, 2).run()
+            Saving(tmp_path, "000001-step-1", Manifest(1, None, {}, {}, {}, {}), {}, process, 2).run()
         messages[process] = str(error.value)
 
     monkeypatch.setattr(blocks, "write", write)
-    empty, messages = Manifest(1, None, {}, {}, {}, {}), {}
-    threads = [Thread(target=run, args=(process, messages)) for process in range(2)]
+    messages = {}
+    threads = [Thread(target=save, args=(process,)) for process in range(2)]
     for thread in threads:
         thread.start()
+        if late:
+            thread.join()
     for thread in threads:
         thread.join()
     assert [messages[0], messages[1]] == errors
-    assert not list(tmp_path.iterdir())
+    with Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.steps() == []
+        assert [path.name for path in tmp_path.iterdir()] == ["lock.json"]
 
 
 # Messages

@@ -72,13 +72,33 @@ class OnProgram(Reporting):
                 help_behavior_hint="",
             ),
         ]
-    ]
+    ] = ""
+    preset: Annotated[
+        str,
+        arg(
+            metavar="NAME",
+            help="In place of a target: the training step of a preset (see meshax presets).",
+            help_behavior_hint="",
+        ),
+    ] = ""
     mesh: Annotated[
         str,
         arg(
             metavar="AXES", help='The processors, as in "data:2 model:4".', help_behavior_hint="(default: the target's)"
         ),
     ] = ""
+
+    def __post_init__(self) -> None:
+        """Puts a preset's own program in the place of the target."""
+        if bool(self.target) == bool(self.preset):
+            raise UsageError(
+                "a target or a preset: one of the two.", fix="write FILE.py:FUNCTION, or --preset lm-1.28b."
+            )
+        if self.preset:
+            from ..train.preset_steps import target_of
+
+            with usage():
+                self.target = target_of(self.preset)
 
     def load(self) -> "Target":
         """Loads the target. Looking at a program takes no accelerator from whoever uses it."""

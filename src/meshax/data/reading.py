@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 from ..errors import DataError, did_you_mean
 
 Per = Literal["file", "line"]
+Errors = Literal["strict", "replace"]
 PIECE = 1 << 16  # characters: small enough for the pieces of one batch to occupy many cores
 _FIRST, _BLOCK = 1 << 13, 1 << 20  # bytes read at a time: a look at many files costs little, the rest is read fast
 
@@ -40,7 +41,7 @@ class Reading:
 
     per: Per = "file"
     field: str = "text"
-    errors: Literal["strict", "replace"] = "strict"
+    errors: Errors = "strict"
 
     def is_by_line(self, path: Path) -> bool:
         """Says whether a file holds many documents."""
@@ -63,7 +64,7 @@ class Reading:
     def _texts(self, path: Path, start: int = 0) -> Iterator[tuple[str, int]]:
         """Yields the decoded text in blocks, each with the position in the file."""
         decoder = codecs.getincrementaldecoder(_encoding(path))(self.errors)
-        read, num_lines, is_skipping = start, 0, start > 0
+        read, num_lines, position, is_skipping = start, 0, start, start > 0
         for block, position in _blocks(path, start):
             if is_skipping:
                 skipped = _begun(block, is_json(path))
@@ -82,9 +83,11 @@ class Reading:
             num_lines += block.count(b"\n")
             yield text, position
         try:
-            decoder.decode(b"", final=True)
+            rest = decoder.decode(b"", final=True)
         except UnicodeDecodeError as error:
             raise _undecodable(path, error, read, num_lines, start) from None
+        if rest:
+            yield rest, position
 
     def _json(self, path: Path, texts: Iterator[tuple[str, int]], start: int) -> Iterator[Part]:
         after = f" after byte {start:,}" if start else ""

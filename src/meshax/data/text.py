@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from ..errors import ArgumentError, DataError, did_you_mean
-from .reading import Per, Piece, Reading, is_gzip, stat
+from .reading import Errors, Per, Piece, Reading, is_gzip, stat
 
 _STRETCH = 1 << 20  # bytes that a sample takes at one place
 _NOT_THE_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"}
@@ -41,7 +41,7 @@ class Text:
         *,
         per: Per = "file",
         field: str = "text",
-        errors: Literal["strict", "replace"] = "strict",
+        errors: Errors = "strict",
     ) -> "Text":
         """Finds files of text, and looks at the beginning of each.
 
@@ -136,9 +136,11 @@ class Text:
         return replace(self, files=kept), replace(self, files=tuple(f for f in self.files if f in held_out))
 
 
-def documents(patterns: str | Path | Iterable[str | Path], *, per: Per = "file", field: str = "text") -> Iterator[str]:
+def documents(
+    patterns: str | Path | Iterable[str | Path], *, per: Per = "file", field: str = "text", errors: Errors = "strict"
+) -> Iterator[str]:
     """Yields the documents of files, one at a time; the arguments are those of `Text.find`."""
-    return Text.find(patterns, per=per, field=field).documents()
+    return Text.find(patterns, per=per, field=field, errors=errors).documents()
 
 
 class Corpus(NamedTuple):

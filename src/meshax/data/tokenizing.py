@@ -45,6 +45,7 @@ class Point:
     tokens: int = 0
     documents: int = 0
     bytes: int = 0  # of text
+    errors: str = "strict"  # how it was read
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def tokenize(text: Text, vocabulary: Vocabulary, folder: str | Path, console: Co
         with _alone(folder, console):
             key = _key(text, vocabulary)
             with contextlib.suppress(DataError):
-                if (found := TokenFile(folder)).fingerprint == key:
+                found = TokenFile(folder)
+                if found.fingerprint == key and _is_as_strict(found.manifest["text"]["errors"], text):
                     return found
             _Writer(text, vocabulary, folder, key).run(console)
     except OSError as error:
@@ -169,6 +171,7 @@ class _Writer:
             point.tokens + len(flat),
             point.documents + len(ends),
             point.bytes + sum(len(text.encode()) for text in batch.texts),
+            self.text.reading.errors,
         )
 
     def _finish(self, point: Point) -> None:
@@ -204,6 +207,7 @@ class _Writer:
         with contextlib.suppress(OSError, ValueError, TypeError):
             point = Point(**json.loads(self.progress.read_bytes()))
             is_there = self.tokens.stat().st_size >= point.tokens * self.dtype.itemsize
+            is_there &= _is_as_strict(point.errors, self.text)
             if is_there and self.offsets.stat().st_size >= (point.documents + 1) * OFFSET.itemsize:
                 return point
         return Point()
@@ -237,10 +241,18 @@ def _alone(folder: Path, console: Console) -> Iterator[None]:
 
 
 def _key(text: Text, vocabulary: Vocabulary) -> str:
-    """Returns a name for the tokens: of other files, or another way to make them, it is another."""
+    """Returns a name for the tokens: of other files, or another way to make them, it is another.
+
+    How errors are treated is not part of it, so that a run which met a wrong byte continues with errors="replace".
+    """
     files = [(file.name, stat(file).st_size, stat(file).st_mtime_ns) for file in text.files]
-    made = (FORMAT, PIECE, vocabulary.fingerprint, asdict(text.reading), text.part, files)
+    made = (FORMAT, PIECE, vocabulary.fingerprint, text.reading.per, text.reading.field, text.part, files)
     return sha256(json.dumps(made).encode()).hexdigest()[:16]
+
+
+def _is_as_strict(errors: str, text: Text) -> bool:
+    """Says whether tokens of a text read so are those that the text would have now."""
+    return errors in ("strict", text.reading.errors)
 
 
 def _description(text: Text) -> dict[str, Any]:

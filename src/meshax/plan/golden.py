@@ -70,12 +70,12 @@ def _changes(before: dict[_Key, Record], now: dict[_Key, Record]) -> Iterator[tu
             if before[key]["count"] != r["count"]:
                 yield r["line"], f"~ {_show(r)}, before {_amount(before[key])}"
             continue
-        resized = next((k for k, old in gone.items() if _key_but_size(old) == _key_but_size(r)), None)
-        if resized is None:
+        resized = [k for k, old in gone.items() if _key_but_size(old) == _key_but_size(r)]
+        if not resized:
             yield r["line"], f"+ {_show(r)}"
-        else:
-            old = gone.pop(resized)
-            yield r["line"], f"~ {_show(r)}, before {_operand(old)}, {_amount(old)}"
+            continue
+        old = gone.pop(min(resized, key=lambda k: gone[k]["dtype"] != r["dtype"]))
+        yield r["line"], f"~ {_show(r)}, before {_operand(old)}, {_amount(old)}"
     for r in gone.values():
         yield r["line"], f"- {_show(r)}"
 

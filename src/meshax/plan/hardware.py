@@ -150,15 +150,16 @@ def load(path: str | Path) -> Hardware:
     """Reads a description from a JSON file."""
     try:
         data = json.loads(Path(path).read_text())
-        links = {name: Link(**data[name]) if data.get(name) else None for name in ("inside", "between")}
-        made = Hardware(**{**data, **links})
+        between = Link(**data["between"]) if data.get("between") else None
+        made = Hardware(**{**data, "inside": Link(**data["inside"]), "between": between})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ArgumentError(
             f"{str(path)!r} does not describe hardware.",
             values=f"{type(error).__name__}: {error}",
             fix="write one with: meshax bench calibrate --out FILE.",
         ) from error
-    if not made.flops or min(made.memory, made.memory_bandwidth, *made.flops.values()) <= 0:
+    links = [link.bandwidth for link in (made.inside, made.between) if link is not None]
+    if not made.flops or min(made.memory, made.memory_bandwidth, *links, *made.flops.values()) <= 0:
         raise ArgumentError(f"{str(path)!r} does not describe hardware.", rule="speeds and sizes are positive.")
     return made
 

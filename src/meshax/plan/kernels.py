@@ -59,7 +59,7 @@ class Kernel:
     @property
     def is_in_place(self) -> bool:
         """Whether its result may take the place of an operand that is not needed any more."""
-        return not _is_whole(self.step)
+        return not _is_whole(self.step) or self.step.name.startswith("psum")
 
     @cached_property
     def workspace(self) -> int:

@@ -41,6 +41,11 @@ class Saving:
         return self.directory / (self.name + TEMPORARY)
 
     @property
+    def _failed(self) -> Path:
+        """Tells processes that come late that there is nothing to wait for; it goes when a run opens the directory."""
+        return self.directory / f"{self.name}.failed{TEMPORARY}"
+
+    @property
     def num_bytes(self) -> int:
         """The bytes that this process writes."""
         return sum(snapshot.num_bytes for snapshot in self.snapshots.values())
@@ -52,6 +57,8 @@ class Saving:
                 self._lead()
             except BaseException:
                 shutil.rmtree(self._temporary, ignore_errors=True)
+                if self.num_processes > 1:
+                    self._failed.mkdir()
                 raise
         else:
             self._follow()
@@ -72,7 +79,9 @@ class Saving:
         _sync(self.directory)
 
     def _follow(self) -> None:
-        self._wait_for(self._temporary.is_dir, "the first process to begin")
+        self._wait_for(lambda: self._temporary.is_dir() or self._failed.is_dir(), "the first process to begin")
+        if self._failed.is_dir():
+            raise OSError("the first process could not write it")
         try:
             note = json.dumps({name: asdict(file) for name, file in self._write_part().items()})
         except Exception as error:
