@@ -1,11 +1,13 @@
 """The same programs on a GPU, and compiled for TPUs: `make test-gpu`, `make test-tpu`."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import decoder
 import meshax as mx
+from meshax import nn
 
 LAYOUTS = [
     mx.Layout("batch:data heads:model d_ff:model vocab:model"),
@@ -52,3 +54,43 @@ def test_a_decoder_compiles_for_a_tpu_that_is_not_there(layout):
 def test_a_topology_that_does_not_exist_is_an_error():
     with pytest.raises(mx.MeshError, match="no compiler here for the topology 'tpu v9:1x1'"):
         mx.Mesh("data:2", topology="tpu v9:1x1")
+
+
+def attention_step(packed):
+    def step(layer, x, segments):
+        def loss(layer, x, segments):
+            return mx.sum(layer(x, segments=segments if packed else None).astype(jnp.float32) ** 2)
+
+        return mx.value_and_grad(loss)(layer, x, segments)
+
+    return step
+
+
+ATTENTION = mx.dims(batch=8, positions=256, d_model=128, heads=8, d_kv=128)
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize("packed", [False, True])
+def test_attention_on_tpus_is_jaxs_own_kernel_forward_and_backward(packed):
+    batch, positions, d_model, heads, d_kv = ATTENTION
+    layer = jax.eval_shape(lambda: nn.Attention.init(jax.random.key(0), d_model, heads, d_kv))
+    x = mx.Tensor(jax.ShapeDtypeStruct((8, 256, 128), jnp.bfloat16), (batch, positions, d_model))
+    segments = mx.Tensor(jax.ShapeDtypeStruct((8, 256), jnp.int32), (batch, positions))
+    mesh = mx.Mesh("data:2 model:4", topology="tpu v4:2x2x1")
+    compiled = mx.spmd(attention_step(packed), mesh, "batch:data heads:model").compile(layer, x, segments)
+    assert compiled.as_text().count("tpu_custom_call") >= 3  # forward, and two for the backward pass
+
+
+@pytest.mark.gpu
+def test_attention_on_gpus_is_cudnns():
+    batch, positions, d_model, heads, d_kv = ATTENTION
+    layer = nn.Attention.init(jax.random.key(0), d_model, heads, d_kv)
+    x = mx.random.normal(jax.random.key(1), (batch, positions, d_model)).astype(jnp.bfloat16)
+    segments = mx.ones((batch, positions), jnp.int32)
+    program = mx.spmd(attention_step(False), mx.Mesh("data:-1 model:1"), "batch:data heads:model")
+    assert "cudnn" in program.compile(layer, x, segments).as_text()
+    plain = mx.spmd(attention_step(True), mx.Mesh("data:-1 model:1"), "batch:data heads:model")
+    (value, grads), (wanted, wanted_grads) = (p(layer, x, segments) for p in (program, plain))
+    np.testing.assert_allclose(float(value), float(wanted), rtol=2e-2)
+    for got, leaf in zip(jax.tree.leaves(grads), jax.tree.leaves(wanted_grads)):
+        np.testing.assert_allclose(got, leaf, atol=5e-2 * float(np.abs(leaf).max()))

@@ -6,6 +6,7 @@ on the mesh before the call, so what a call returns goes into the next one witho
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -39,7 +40,8 @@ class Program:
         self.fn = fn
         self.setting = _setting(mesh, layout)
         self.donate = (donate,) if isinstance(donate, int) else tuple(donate)
-        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+        named = fn.func if isinstance(fn, partial) else fn
+        self.__name__ = getattr(named, "__name__", type(named).__name__)
         # beside the result, something to wait for that no later call can be donated
         self._jitted = jax.jit(lambda *args: (self._run(*args), jnp.zeros(())), donate_argnums=self.donate)
 

@@ -30,11 +30,15 @@ _recording: Callable[[Array, Dims], Array] | None = None
 def recording_names() -> Iterator[None]:
     """Writes the names of every tensor made inside into the trace, for a reader that follows dims through it."""
     global _recording
-    _recording = lambda x, dims: named(x, tuple(d.name for d in dims)) if is_traced(x) and x.shape == sizes(dims) else x
+    _recording = _with_names
     try:
         yield
     finally:
         _recording = None
+
+
+def _with_names(x: Array, dims: Dims) -> Array:
+    return named(x, tuple(dim.name for dim in dims)) if is_traced(x) and x.shape == sizes(dims) else x
 
 
 @jax.tree_util.register_pytree_with_keys_class

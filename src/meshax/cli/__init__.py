@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             prog="meshax",
             description=_ABOUT,
             args=argv,
-            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
+            config=(tyro.conf.FlagCreatePairsOff,),
         )
         command.run()
         sys.stdout.flush()

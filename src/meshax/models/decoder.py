@@ -23,11 +23,13 @@ import jax.numpy as jnp
 from ..dims import Dim, Dims
 from ..errors import ArgumentError, did_you_mean
 from ..nn import Attention, Dropout, Embedding, FeedForward, LayerNorm, Linear, RMSNorm, cross_entropy
+from ..nn.feed_forward import ACTIVATIONS
 from ..nn.positions import sinusoidal
 from ..ops import arange, einsum, remat, scan
 from ..tensor import Tensor
 
 POSITIONS = ("rotary", "sinusoidal", "learned", "relative", "none")
+DTYPES = ("bfloat16", "float16", "float32")
 NORMS = {"rms": RMSNorm, "layer": LayerNorm}
 # What the backward pass keeps of each layer, from the least memory to the least work.
 KEEP: dict[str, Any] = {
@@ -68,9 +70,15 @@ class DecoderConfig:
             ("positions", self.positions, POSITIONS),
             ("norm", self.norm, tuple(NORMS)),
             ("remat policy", self.keep, tuple(KEEP)),
+            ("activation", self.activation, tuple(ACTIVATIONS)),
+            ("floating dtype", self.dtype, DTYPES),
         ):
             if value not in known:
                 raise ArgumentError(f"there is no {what} {value!r}.", fix=did_you_mean(value, known))
+        if not 0 <= self.dropout < 1:
+            raise ArgumentError(
+                f"a dropout rate is at least 0 and less than 1, not {self.dropout}.", fix="for example 0.1."
+            )
 
     def dims(self) -> dict[str, Dim]:
         """Returns the dims of the parameters, by name; `positions` and `memory` become known too."""
@@ -98,7 +106,7 @@ class Layer(eqx.Module):
             Attention.init(
                 first, d["d_model"], d["heads"], d["d_kv"], stack,
                 kv_heads=config.kv_heads, window=config.window, dropout=config.dropout,
-                rotary=config.positions == "rotary",
+                rotary=config.positions == "rotary", relative=config.positions == "relative",
             ),
             norm.init((d["d_model"],), stack),
             FeedForward.init(
@@ -160,6 +168,11 @@ class Decoder(eqx.Module):
         if config.positions == "sinusoidal":
             x = x + sinusoidal(at, Dim("d_model", config.d_model)).astype(x.dtype)
         elif self.learned is not None:
+            if (length := tokens.dim("length").size) > config.max_length:
+                raise ArgumentError(
+                    f"there are {config.max_length} learned positions, for {length} tokens.",
+                    fix="choose a greater max_length, or shorter examples.",
+                )
             x = x + self.learned(at, config.dtype)
         seen = None if segments is None else segments.rename(length="positions")
         there = at.rename(length="positions")

@@ -1,8 +1,9 @@
 """How queries, keys and values are brought together: by the best kernel for the place.
 
-On NVIDIA cuDNN's fused attention where it can (16-bit numbers, no mask but the causal one), elsewhere products and a
-softmax. If the positions are split over a mesh axis, each processor keeps its queries, and keys and values go around
-in a ring: one permute a turn, the softmax put together as they pass.
+On NVIDIA cuDNN's fused attention where it can (16-bit numbers, no mask but the causal one), on TPUs JAX's flash
+attention (whole blocks of 128 positions, packed segments too), elsewhere products and a softmax. If the positions are
+split over a mesh axis, each processor keeps its queries, and keys and values go around in a ring: one permute a turn,
+the softmax put together as they pass.
 """
 
 import math
@@ -12,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..compat import typed_outputs
 from ..dims import Dim
 from ..layout import canonical, current
 from ..ops import arange, broadcast, einsum, exp, full, maximum, reshape, scan, shift, softmax, transpose, where, zeros
@@ -22,6 +24,7 @@ from ..tensor import Tensor
 from .dropout import Dropout
 
 _HIDDEN = -1e9
+_BLOCK = 128  # positions that JAX's kernel for TPUs takes at once
 _QUERIES, _MEMORY = "positions", "memory"
 
 
@@ -87,6 +90,8 @@ def attend(
         k, v = k.rename(positions=_MEMORY), v.rename(positions=_MEMORY)
     if bias is None and not drops and visible.is_plain and _has_cudnn(q):
         return _cudnn(q, k, v, d_kv, visible.causal)
+    if bias is None and not drops and visible.window is None and _has_flash(q, k):
+        return _flash(q, k, v, d_kv, visible)
     scores = einsum(q, k, over=d_kv).astype(jnp.float32)
     if bias is not None:
         relative, queries_at, keys_at = bias
@@ -111,9 +116,7 @@ def _parts(length: Dim) -> int:
 
 
 def _has_cudnn(q: Tensor) -> bool:
-    setting = current()
-    platform = setting.mesh.platform if setting is not None else jax.default_backend()
-    return platform in ("gpu", "cuda") and q.dtype in (jnp.bfloat16, jnp.float16) and q.dims[-1].size <= 256
+    return _platform() in ("gpu", "cuda") and q.dtype in (jnp.bfloat16, jnp.float16) and q.dims[-1].size <= 256
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, causal: bool) -> Tensor:
@@ -133,6 +136,51 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, causal: bool) -> Tensor:
         return out.reshape(q.shape)
 
     return transpose(local_(fused, *ordered, out=ordered[0].dims, splittable=(*batch, *heads)), q.dims)
+
+
+def _platform() -> str:
+    setting = current()
+    return setting.mesh.platform if setting is not None else jax.default_backend()
+
+
+def _has_flash(q: Tensor, k: Tensor) -> bool:
+    """Whether JAX's kernel for TPUs takes these: it works on whole blocks, with as many heads of keys as of queries."""
+    lengths = (q.dim(_QUERIES).size, k.dim(_MEMORY).size)
+    heads = [[d for d in x.dims if d.name in ("heads", "kv_heads")] for x in (q, k)]
+    return _platform() == "tpu" and all(n % _BLOCK == 0 for n in lengths) and heads[0] == heads[1] != []
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility) -> Tensor:
+    """Calls JAX's flash attention for TPUs on the local batch and heads."""
+    from jax.experimental.pallas.ops.tpu.flash_attention import SegmentIds, flash_attention
+
+    heads = [d.name for d in q.dims if d.name in ("heads", "kv_heads")]
+    batch = [d.name for d in q.dims if d.name not in (*heads, _QUERIES, d_kv)]
+    ordered = [transpose(x, (*batch, *heads, n, d_kv)) for x, n in ((q, _QUERIES), (k, _MEMORY), (v, _MEMORY))]
+    segments = [x for x in (visible.segments, _as_memory(visible.memory_segments)) if x is not None]
+
+    def kernel(q: Any, k: Any, v: Any, segments: Any) -> Any:
+        flat = [x.reshape(math.prod(x.shape[: len(batch)]), -1, *x.shape[-2:]) for x in (q, k, v)]
+        ids = SegmentIds(*(s.reshape(-1, s.shape[-1]) for s in segments)) if segments else None
+        return flash_attention(*flat, segment_ids=ids, causal=visible.causal, sm_scale=1.0).reshape(q.shape)
+
+    # The kernel's own backward pass is traced when this function has long returned: its outputs need types then too.
+    def forward(q: Any, k: Any, v: Any, segments: Any) -> Any:
+        out, pull = jax.vjp(lambda q, k, v: kernel(q, k, v, segments), q, k, v)
+        return out, pull
+
+    def backward(pull: Any, cotangent: Any) -> Any:
+        with typed_outputs(cotangent):
+            return (*pull(cotangent), None)
+
+    typed = jax.custom_vjp(kernel)
+    typed.defvjp(forward, backward)
+
+    def call(q: Any, k: Any, v: Any, *segments: Any) -> Any:
+        return typed(q, k, v, segments)
+
+    given = (*ordered, *segments)
+    return transpose(local_(call, *given, out=ordered[0].dims, splittable=(*batch, *heads)), q.dims)
 
 
 def _ring(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, parts: int) -> Tensor:

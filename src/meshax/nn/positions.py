@@ -6,7 +6,8 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from ..dims import Dim
+from ..dims import Dim, Dims
+from ..errors import ArgumentError
 from ..ops import arange, concat, cos, exp, gather, maximum, minimum, sin, where
 from ..ops import log as log_
 from ..ops import slice as slice_
@@ -14,6 +15,13 @@ from ..tensor import Tensor
 from .linear import normal_parameter
 
 _BASE = 10_000.0
+
+
+def _half(dim: Dim, what: str) -> Dim:
+    """Returns the dim of the frequencies: sines and cosines go in pairs."""
+    if dim.size % 2:
+        raise ArgumentError(f"{what} positions need an even size, and {dim.name} has {dim.size}.", fix="add one to it.")
+    return Dim(dim.name, dim.size // 2)
 
 
 def _angles(positions: Tensor, dim: Dim) -> Tensor:
@@ -27,7 +35,7 @@ def sinusoidal(positions: Tensor, dim: Dim) -> Tensor:
 
     Communication: none, unless the dim is split.
     """
-    angles = _angles(positions, Dim(dim.name, dim.size // 2))
+    angles = _angles(positions, _half(dim, "sinusoidal"))
     return concat([sin(angles), cos(angles)], dim.name)
 
 
@@ -36,9 +44,9 @@ def rotary(x: Tensor, positions: Tensor, dim: str) -> Tensor:
 
     Communication: none, unless the dim is split.
     """
-    half = x.dim(dim).size // 2
-    angles = _angles(positions, Dim(dim, half))
-    first, second = slice_(x, dim, 0, half), slice_(x, dim, half, half)
+    half = _half(x.dim(dim), "rotary")
+    angles = _angles(positions, half)
+    first, second = slice_(x, dim, 0, half.size), slice_(x, dim, half.size, half.size)
     sine, cosine = sin(angles).astype(x.dtype), cos(angles).astype(x.dtype)
     return concat([first * cosine - second * sine, second * cosine + first * sine], dim)
 
@@ -53,9 +61,11 @@ class RelativeBias(eqx.Module):
     farthest: int = eqx.field(static=True)
 
     @classmethod
-    def init(cls, key: Any, heads: tuple[Dim, ...], buckets: int = 32, farthest: int = 128) -> "RelativeBias":
+    def init(
+        cls, key: Any, heads: Dims, stack: Dims = (), buckets: int = 32, farthest: int = 128
+    ) -> "RelativeBias":
         """Makes one for so many buckets of distances."""
-        return cls(normal_parameter(key, (Dim("distances", buckets), *heads), 0.02), farthest)
+        return cls(normal_parameter(key, (*stack, Dim("distances", buckets), *heads), 0.02), farthest)
 
     def __call__(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Returns what to add to the scores, from the positions of queries and keys."""

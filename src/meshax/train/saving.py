@@ -6,6 +6,7 @@ thread could not order between those of the training: each leaves a note when it
 waits for the notes, joins the parts, writes the manifest and renames.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -89,7 +90,8 @@ class Saving:
             raise
         finally:
             self._leave_note(note)
-        self._wait_for(lambda: not self._temporary.is_dir(), "the first process to finish")
+        # the first process may have deleted the directory while this one's writing made it again
+        self._wait_for(lambda: not self._temporary.is_dir() or self._failed.is_dir(), "the first process to finish")
         if not (self.directory / self.name).is_dir():
             raise OSError("the first process could not finish it")
 
@@ -101,8 +103,8 @@ class Saving:
 
     def _leave_note(self, text: str) -> None:
         note = self._note(self.process)
-        if note.parent.is_dir():
-            draft = note.with_suffix(".draft")
+        draft = note.with_suffix(".draft")
+        with contextlib.suppress(FileNotFoundError):  # the first process has given up already
             draft.write_text(text, encoding="utf-8")
             draft.rename(note)
 

@@ -61,10 +61,10 @@ def make_train_step(
 
 
 def _if(condition: Tensor, new: Any, old: Any) -> Any:
-    """Returns the new tree where the condition holds, else the old one."""
+    """Returns the new tree where the condition holds, else the old one, in the same roles: as it is stored."""
 
     def chosen(a: Any, b: Any) -> Any:
-        return where(condition, a, b) if is_tensor(a) else jnp.where(condition.array, a, b)
+        return with_role(where(condition, a, b), b.role) if is_tensor(b) else jnp.where(condition.array, a, b)
 
     return jax.tree.map(chosen, new, old, is_leaf=is_tensor)
 
