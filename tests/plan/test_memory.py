@@ -52,7 +52,7 @@ def test_classes_of_a_step_by_hand():
     assert found["inputs"] == 2 * 256 * 4
     assert found["results"] == 4  # the loss: the rest takes over what was donated
     assert found["gradients"] == round(GAPS * SIZE)
-    assert found["activations"] == 0  # a linear function keeps its result, which is small
+    assert found["activations"] == round(GAPS * 2 * 512 * 4)  # the product, for the derivative of its square
     assert found["temporaries"] < 0.03 * SIZE
     assert found["peak"] == sum(n for name, n in found.items() if name != "peak")
 
@@ -118,7 +118,8 @@ def deep(w, x, around=lambda f: f, layers=6):
 def test_activations_are_what_the_backward_pass_needs():
     assert memory(deep, LAYER, STREAM)["activations"] == 0
     kept = memory(mx.grad(deep), LAYER, STREAM)["activations"]
-    assert kept == round(GAPS * 2 * 6 * ACTIVATION)  # the derivative of tanh is made of its result
+    # the derivative of tanh is made of its result: twice 6 of them, or the last layer's are gone (jax 0.12)
+    assert kept in (round(GAPS * 12 * ACTIVATION), round(GAPS * 10 * ACTIVATION))
 
 
 def test_remat_keeps_one_activation_a_layer():

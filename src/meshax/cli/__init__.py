@@ -24,7 +24,7 @@ from .layout import FindLayout
 from .options import Command, UsageError
 from .plan import MakePlan
 from .presets import Presets
-from .train import Train
+from .train import Train, train_command
 
 _BENCH = {"calibrate": Calibrate}
 _COMMANDS = {
@@ -42,9 +42,9 @@ meshax COMMAND --help explains a command, with an example.
 """
 
 
-def _application() -> tyro.extras.SubcommandApp:
+def _application(argv: Sequence[str]) -> tyro.extras.SubcommandApp:
     application, bench = tyro.extras.SubcommandApp(), tyro.extras.SubcommandApp()
-    for name, command in _COMMANDS.items():
+    for name, command in {**_COMMANDS, "train": train_command(argv)}.items():
         application.command(name=name)(command)
     for name, command in _BENCH.items():
         bench.command(name=name)(command)
@@ -55,12 +55,13 @@ def _application() -> tyro.extras.SubcommandApp:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line, by default the process's own, and returns its exit status."""
     command: Command | None = None
+    argv = sys.argv[1:] if argv is None else list(argv)
     try:
-        command = _application().cli(
+        command = _application(argv).cli(
             prog="meshax",
             description=_ABOUT,
             args=argv,
-            config=(tyro.conf.FlagCreatePairsOff,),
+            config=(tyro.conf.FlagCreatePairsOff,),  # no --no-json beside --json
         )
         command.run()
         sys.stdout.flush()

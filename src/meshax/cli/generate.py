@@ -5,7 +5,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from .options import Reporting, progress_console, use_processors
+from .options import Reporting, UsageError, progress_console, use_processors
 
 
 @dataclass(kw_only=True)
@@ -27,17 +27,24 @@ class Generate(Reporting):
 
     def run(self) -> None:
         """Restores and samples."""
+        self._check()
         from ..train.loop import Run, run_config
 
         config = run_config(self.run_, mesh=self.mesh, layout=self.layout)
         use_processors(config.mesh)
-        from ..data.vocabulary import END
+        from ..data.vocabulary import END, Vocabulary
         from ..decode.sampling import generate, sampler
+        from ..train.corpus import VOCABULARY
 
         run = Run(config, progress_console(), read_only=True)
         state, _ = run.restored(int(self.step) if self.step.isdecimal() else self.step)
-        words = run.prepared.vocabulary
+        words = Vocabulary.load(run.directory / VOCABULARY)
         draw = sampler(state.model, run.mesh, run.layout, run.dims[1].size, self.top_k or None)
         made = list(generate(draw, words.encode(self.prompt), self.tokens, END, self.seed, self.temperature))
         text = self.prompt + words.decode(made)
         self.report({"prompt": self.prompt, "text": text, "tokens": len(made)}, text)
+
+    def _check(self) -> None:
+        for name, least in (("tokens", 0), ("top_k", 0), ("temperature", 0), ("seed", 0)):
+            if not getattr(self, name) >= least:
+                raise UsageError(f"{name} is {getattr(self, name)}.", fix=f"give a number, {least} or more.")

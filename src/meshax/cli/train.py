@@ -1,12 +1,15 @@
 """`meshax train`."""
 
+import argparse
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import arg
 
-from ..train.config import DataOptions, OptimizerOptions, TrainConfig
+from ..train.config import TrainConfig, load_config
 from .options import Reporting, progress_console, usage, use_processors
 
 
@@ -14,37 +17,45 @@ from .options import Reporting, progress_console, usage, use_processors
 class Train(Reporting):
     """Trains a language model, from text to perplexity; run again, it goes on where it stopped.
 
-    Without any options: the tiny model on the source of Python's standard library, on 8 virtual processors. Examples:
+    Without any options: the tiny model on the source of Python's standard library, on 8 virtual processors.
 
     meshax train
+
     meshax train --preset lm-0.14b --data.text "books/*.txt.gz" --mesh "data:8" --layout fsdp --out runs/books
     """
 
     config: Annotated[
-        str, arg(metavar="FILE", help="Read options from a TOML or JSON file; others given here win.")
+        str,
+        arg(metavar="FILE", help="Read options from a TOML or JSON file; those given here win.", help_behavior_hint=""),
     ] = ""
     run_: Annotated[TrainConfig, arg(name="")] = field(default_factory=TrainConfig)
 
     def run(self) -> None:
         """Trains."""
-        from dataclasses import fields, replace
-
-        from ..train.config import load_config
-
-        config = self.run_
-        if self.config:
-            with usage():
-                base, default = load_config(Path(self.config)), TrainConfig()
-            given = {f.name: getattr(config, f.name) for f in fields(config) if getattr(config, f.name) != getattr(default, f.name)}
-            config = replace(base, **given)
-        use_processors(config.mesh)
+        use_processors(self.run_.mesh)
+        with usage():
+            self.run_.check()
         from ..train.loop import Run
 
-        run = Run(config, progress_console())
+        run = Run(self.run_, progress_console())
         result = run.train()
-        import json
+        data = json.loads((run.directory / "result.json").read_text(encoding="utf-8"))
+        self.report(data, f"perplexity {result.perplexity:.2f}")
 
-        self.report(json.loads((run.directory / "result.json").read_text()), f"perplexity {result.perplexity:.2f}")
 
+def train_command(argv: Sequence[str]) -> type[Train]:
+    """Returns the command with the defaults of the file that `--config` names: so any option given wins over it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--config", nargs="?", default="")
+    path = parser.parse_known_args(list(argv))[0].config
+    if argv[:1] != ["train"] or not path:
+        return Train
+    with usage():
+        base = load_config(Path(path))
 
-__all__ = ["DataOptions", "OptimizerOptions", "Train"]
+    @dataclass(kw_only=True)
+    class FromFile(Train):
+        __doc__ = Train.__doc__
+        run_: Annotated[TrainConfig, arg(name="")] = field(default_factory=lambda: base)
+
+    return FromFile

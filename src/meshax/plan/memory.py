@@ -6,7 +6,7 @@ its body needs on top. The largest sum is the peak, and its parts are named by w
 says what of XLA's habits is in the sweep.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -86,7 +86,10 @@ class _Liveness:
         gathers = [k for k in kernels.own if k.step.name.startswith("all_gather")]
         self.starts = self._combined() | {k: self._ready(k) + 0.5 for k in gathers}
         self.last: dict[Value, float] = {}
+        self.read_in: dict[Value, set[str]] = defaultdict(set)  # phases
         for kernel in kernels.own:
+            for value in kernel.reads:
+                self.read_in[value].add(kernel.step.phase)
             for value in (*kernel.reads, *self._transposed_from(kernel)):
                 self.last[value] = max(self.last.get(value, -1), self._start(kernel))
         for value in map(kernels.root, kernels.block.outputs):
@@ -151,7 +154,7 @@ class _Liveness:
         if value.maker is not None and is_collective(value.maker) and _is_named_gradient(value.maker.inputs[0]):
             return "gradients"
         made_forward = value.maker is not None and value.maker.phase == "forward"
-        if made_forward and any(user.phase in ("backward", "recompute") for user in users):
+        if made_forward and self.read_in[value] & {"backward", "recompute"}:
             return "activations"
         return "temporaries"
 

@@ -2,17 +2,23 @@
 
 import dataclasses
 import json
+import math
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from ..errors import ArgumentError, TrainingError, did_you_mean
 from ..layout import Layout
 from ..mesh import Mesh
 from ..models.decoder import DecoderConfig
 from ..models.presets import preset
+from ..optim.clipping import clipped
+from ..optim.contract import Optimizer
+from ..optim.named_optimizers import by_name
+from ..optim.schedules import by_name as schedule_by_name
 from ..plan.named_layouts import find_layout
+from ..program import put
 
 CONFIG = "config.json"
 
@@ -32,43 +38,43 @@ class DataOptions:
 class OptimizerOptions:
     """How parameters are changed."""
 
-    name: str = "adamw"
-    rate: float = 3e-3
-    schedule: str = "cosine"
+    name: str = "adamw"  # adamw, adafactor, momentum or sgd
+    rate: float = 3e-3  # the highest learning rate
+    schedule: str = "cosine"  # of the rate: constant, cosine, linear, rsqrt or slanted_triangular
     warmup: int = -1  # steps of rising rate; -1: a tenth of all
-    clip: float = 1.0
-    microbatches: int = 1
+    clip: float = 1.0  # the greatest norm of the gradients; 0: any
+    microbatches: int = 1  # parts of a batch, one after the other, to need less memory
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """A run of training."""
 
-    preset: str = "tiny"
-    mesh: str = "data:2 model:4"
-    layout: str = "data+model"
-    param_layout: str = ""
-    optimizer_layout: str = ""
-    out: str = "runs/tiny"
-    steps: int = 600
-    seed: int = 0
+    preset: str = "tiny"  # the model: meshax presets lists them
+    mesh: str = "data:2 model:4"  # the processors
+    layout: str = "data+model"  # rules, or a name: none, data, model, data+model, fsdp, sequence
+    param_layout: str = ""  # rules added where parameters are stored
+    optimizer_layout: str = ""  # rules added where the optimizer's state is stored
+    out: str = "runs/tiny"  # the run's directory
+    steps: int = 600  # of the whole run; the learning rate depends on it
+    seed: int = 0  # chooses the parameters, the order of the text and what is dropped
     batch: int = 0  # examples in a step; 0: the preset's
     length: int = 0  # tokens in an example; 0: the preset's
-    dropout: float = 0.0
-    keep: str = ""  # what the backward pass keeps; none: the preset's
+    dropout: float = 0.0  # the share of activations that are dropped
+    keep: str = ""  # what the backward pass keeps: nothing ... everything; none: the preset's
     vocab: int = 0  # subwords; 0: the preset's
-    dtype: str = ""  # of products; none: the preset's
+    dtype: str = ""  # of products: bfloat16, float16 or float32; none: the preset's
     data: DataOptions = field(default_factory=DataOptions)
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
-    eval_every: int = 200
+    eval_every: int = 200  # steps
     eval_batches: int = 20  # during the run; the whole of the held-out text at its end
-    save_every: int = 200
-    keep_last: int = 2
-    keep_best: int = 1
-    log_every: int = 10
-    on_nan: str = "stop"
-    spike: float = 0.0
-    profile: bool = False
+    save_every: int = 200  # steps
+    keep_last: int = 2  # checkpoints
+    keep_best: int = 1  # checkpoints beside them
+    log_every: int = 10  # steps
+    on_nan: str = "stop"  # or skip: what happens at a loss that is not a number
+    spike: float = 0.0  # stop at a loss so many times the usual one; 0: never
+    profile: bool = False  # write a profile for TensorBoard
 
     def model(self) -> DecoderConfig:
         """Returns the model's configuration: the preset's, with what was given instead."""
@@ -86,17 +92,23 @@ class TrainConfig:
         self.model().dims()  # a layout may name these
         return mesh, find_layout(self.layout, mesh, self.param_layout, self.optimizer_layout)
 
+    def make_optimizer(self) -> Optimizer:
+        """Returns the optimizer with its schedule; without a limit it clips nothing, and still knows the norm."""
+        o = self.optimizer
+        warmup = self.steps // 10 if o.warmup < 0 else o.warmup
+        rate = schedule_by_name(o.schedule, o.rate, self.steps, warmup)
+        return clipped(by_name(o.name, rate), o.clip or math.inf)
+
     def check(self) -> None:
         """Raises in the first second what would otherwise fail after an hour."""
-        batch, _ = self.sizes()
-        for name in ("steps", "eval_every", "save_every", "log_every", "eval_batches"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"{name} is {getattr(self, name)}.", fix="give a positive number.")
+        self._check_numbers()
         if self.on_nan not in ("stop", "skip"):
             raise ArgumentError(f"on_nan is {self.on_nan!r}.", fix='choose "stop" or "skip".')
+        self.make_optimizer()
         mesh, layout = self.placed()
+        put((), mesh, layout)  # raises if they do not fit each other, or the model
         processors = mesh.count(dict(layout.rules).get("batch", ()))
-        parts = self.optimizer.microbatches
+        batch, parts = self.sizes()[0], self.optimizer.microbatches
         if batch < processors * parts or batch % parts:
             raise TrainingError(
                 f"a batch of {batch} is too small for this layout.",
@@ -104,6 +116,17 @@ class TrainConfig:
                 rule="every processor has at least one example of each microbatch.",
                 fix=f"choose --batch {processors * parts} or a multiple of it.",
             )
+
+    def _check_numbers(self) -> None:
+        numbers = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        numbers |= {f"optimizer.{f.name}": getattr(self.optimizer, f.name) for f in dataclasses.fields(self.optimizer)}
+        positive = ("steps", "eval_every", "save_every", "log_every", "eval_batches", "keep_last")
+        least = dict.fromkeys((*positive, "optimizer.microbatches"), 1)
+        least |= dict.fromkeys(("batch", "length", "vocab", "keep_best", "spike", "seed"), 0)
+        least |= dict.fromkeys(("optimizer.rate", "optimizer.clip"), 0)
+        for name, number in least.items():
+            if not (numbers[name] >= number and math.isfinite(numbers[name])):
+                raise ArgumentError(f"{name} is {numbers[name]}.", fix=f"give a number, {number} or more.")
 
     def to_json(self) -> str:
         """Returns the configuration for `load_config`."""
@@ -115,19 +138,38 @@ def load_config(path: Path) -> TrainConfig:
     try:
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        if not isinstance(data, dict):
+            raise ValueError("it has no options")
     except (OSError, ValueError) as error:
-        raise ArgumentError(f"{path.name!r} cannot be read as a configuration.", values=f"{error}") from error
+        raise ArgumentError(
+            f"{path.name!r} cannot be read as a configuration.",
+            values=f"{path}: {getattr(error, 'strerror', None) or error}",
+            fix="name a TOML or JSON file, such as the config.json of a run.",
+        ) from error
     return _made(TrainConfig, data, path.name)
 
 
-def _made(kind: Any, data: dict[str, Any], where: str) -> Any:
+def _made(kind: Any, data: dict[str, Any], where: str, group: str = "") -> Any:
     known = {f.name: f for f in dataclasses.fields(kind)}
+    values = {}
     for name, value in data.items():
         if name not in known:
-            raise ArgumentError(f"{where} has an option {name!r} that there is not.", fix=did_you_mean(name, known))
-        if isinstance(value, dict):
-            nested = {"data": DataOptions, "optimizer": OptimizerOptions}[name]
-            data = {**data, name: _made(nested, value, where)}
-        elif isinstance(value, list):
-            data = {**data, name: tuple(value)}
-    return kind(**data)
+            raise ArgumentError(
+                f"{where} has an option {group + name!r} that there is not.", fix=did_you_mean(name, known)
+            )
+        wanted = known[name].type
+        if dataclasses.is_dataclass(wanted) and isinstance(value, dict):
+            value = _made(wanted, value, where, f"{name}.")
+        if isinstance(value, list) and all(isinstance(one, str) for one in value):
+            value = tuple(value)
+        if wanted is float and type(value) is int:
+            value = float(value)
+        if type(value) is not (get_origin(wanted) or wanted):
+            raise ArgumentError(
+                f"{where} gives the option {group + name!r} a wrong value.",
+                values=f"{value!r}",
+                rule=f"it is like {getattr(kind(), name)!r}.",
+                fix="correct it, or leave it out.",
+            )
+        values[name] = value
+    return kind(**values)

@@ -10,8 +10,10 @@ from ..data.text import Text, standard_library
 from ..data.tokenizing import tokenize
 from ..data.tokens import TokenFile
 from ..data.vocabulary import Vocabulary
-from ..errors import TrainingError
+from ..errors import DataError, TrainingError
 from .config import TrainConfig
+
+VOCABULARY = "vocabulary.json"
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,19 @@ class Prepared:
         return Bigram.fit(self.train)
 
 
-def prepare(config: TrainConfig, console: Console) -> Prepared:
-    """Finds the text, trains or loads the vocabulary, and tokenizes what has not been tokenized yet."""
+def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> Prepared:
+    """Finds the text, trains or loads the vocabulary, and tokenizes what has not been tokenized yet.
+
+    Args:
+        config: says which text.
+        console: where to show progress.
+        read_only: whether there must be a vocabulary already.
+    """
     run = Path(config.out)
     folder = Path(config.data.cache) if config.data.cache else run / "tokens"
     folder.mkdir(parents=True, exist_ok=True)
     train, held_out = _texts(config, console)
-    vocabulary = _vocabulary(config, run, train, console)
+    vocabulary = Vocabulary.load(run / VOCABULARY) if read_only else _vocabulary(config, run, train, console)
     return Prepared(
         vocabulary,
         tokenize(train, vocabulary, folder / "train", console),
@@ -55,16 +63,30 @@ def _texts(config: TrainConfig, console: Console) -> tuple[Text, Text]:
     text = Text.find(config.data.text, per=per)
     if config.data.held_out:
         return text, Text.find(config.data.held_out, per=per)
-    return text.hold_out()
+    try:
+        return text.hold_out()
+    except DataError as error:
+        raise TrainingError(
+            "one document cannot be both trained on and held out.",
+            values=str(text.files[0]),
+            fix="pass --data.held-out FILE, or --data.lines to make each line a document.",
+        ) from error
 
 
 def _vocabulary(config: TrainConfig, run: Path, text: Text, console: Console) -> Vocabulary:
     """Loads the run's vocabulary, or the one that is named, or trains one; it must fit the model."""
-    own, size = run / "vocabulary.json", config.model().vocab
-    if config.data.vocabulary:
-        vocabulary = Vocabulary.load(config.data.vocabulary)
-    elif own.exists():
+    own, size = run / VOCABULARY, config.model().vocab
+    named = Vocabulary.load(config.data.vocabulary) if config.data.vocabulary else None
+    if own.exists():
         vocabulary = Vocabulary.load(own)
+        if named is not None and named.fingerprint != vocabulary.fingerprint:
+            raise TrainingError(
+                f"the run in {str(run)!r} has another vocabulary.",
+                values=f"{config.data.vocabulary}, beside {own}",
+                fix="choose another --out, or leave the option out.",
+            )
+    elif named is not None:
+        vocabulary = named
     else:
         with console.status("training a vocabulary"):
             vocabulary = Vocabulary.train(text, size)

@@ -16,7 +16,7 @@ class Guard:
     """Watches losses one after the other.
 
     A step that is not finite has changed nothing (`train.step` sees to that). Stopping, the batch is saved so that the
-    cause can be found; skipping, the run goes on with the next one.
+    cause can be found; skipping, the run goes on with the next one. A leap always stops.
     """
 
     directory: Path
@@ -31,20 +31,23 @@ class Guard:
         if not finite or not math.isfinite(loss):
             self._skipped += 1
             if self.on_nan == "stop" or self._skipped > self.patience:
-                self._stop(step, f"the loss at step {step} is not a number.", loss, batch)
+                skip = " or pass --on-nan skip." if self.on_nan == "stop" else " look at the data."
+                what = f"the loss or the gradients at step {step} are not numbers."
+                self._stop(step, what, loss, batch, f"lower the learning rate, clip gradients,{skip}")
             return
         self._skipped = 0
-        usual = float(np.median(self._recent)) if len(self._recent) >= 10 else math.inf
+        if self.spike and len(self._recent) >= 10 and loss > self.spike * np.median(self._recent):
+            fix = f"lower the learning rate, clip gradients, or pass a --spike above {self.spike}."
+            self._stop(step, f"the loss at step {step} leapt.", loss, batch, fix)
         self._recent.append(loss)
-        if self.spike and loss > self.spike * usual:
-            self._stop(step, f"the loss at step {step} leapt.", loss, batch)
 
-    def _stop(self, step: int, what: str, loss: float, batch: dict[str, Any]) -> None:
+    def _stop(self, step: int, what: str, loss: float, batch: dict[str, Any], fix: str) -> None:
         saved = self.directory / f"batch-{step}.npz"
         np.savez(saved, **batch)
+        usual = np.median(self._recent) if self._recent else math.nan
         raise TrainingError(
             what,
-            values=f"loss {loss}, after losses around {np.median(self._recent) if self._recent else 'nothing'}",
-            rule="the parameters are those before this step; the batch is saved.",
-            fix=f"look at {saved.name}; lower the learning rate, clip gradients, or pass --on-nan skip.",
+            values=f"loss {loss:.4g}, before it around {usual:.4g}",
+            rule="the run stops; its last checkpoint stays, and the batch is saved.",
+            fix=f"look at {saved}; {fix}",
         )

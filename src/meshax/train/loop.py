@@ -9,7 +9,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,6 @@ from ..dims import Dim
 from ..errors import TrainingError
 from ..mesh import Mesh
 from ..models.decoder import Decoder
-from ..optim.clipping import clipped
-from ..optim.named_optimizers import by_name
-from ..optim.schedules import by_name as schedule_by_name
 from ..plan.hardware import KNOWN, Hardware
 from ..plan.report import explain
 from ..program import spmd
@@ -37,6 +34,8 @@ from .guards import Guard
 from .metrics import Metrics, bits_per_byte, draw_curve, perplexity
 from .progress import Display
 from .step import TrainState, evaluation_step, init_state, make_train_step
+
+_NOT_PARAMETERS = ("keep", "dtype", "dropout", "label_smoothing", "z_loss")  # a run may go on with others
 
 
 @dataclass(frozen=True)
@@ -62,34 +61,43 @@ class Run:
         self.config, self.read_only = config, read_only
         self.console = console or Console(stderr=True)
         self.directory = Path(config.out)
-        self.directory.mkdir(parents=True, exist_ok=True)
         self._check_same_run()
         self.mesh, self.layout = config.placed()
         self.model = config.model()
         batch, length = config.sizes()
         self.dims = (Dim("batch", batch), Dim("length", length))
-        self.optimizer = self._make_optimizer()
-        self.prepared: Prepared = prepare(config, self.console)
-        self.batches = Batches(self.prepared.train, length=length, batch=batch, seed=config.seed)
+        self.optimizer = config.make_optimizer()
         if not read_only:
-            (self.directory / CONFIG).write_text(config.to_json(), encoding="utf-8")
+            self._make_directory()
+            self.batches = Batches(self.prepared.train, length=length, batch=batch, seed=config.seed)
 
     def _check_same_run(self) -> None:
         """Raises if the directory holds a run of another model."""
-        path = self.directory / CONFIG
-        if path.exists() and load_config(path).model() != self.config.model():
+        path, here = self.directory / CONFIG, asdict(self.config.model())
+        there = asdict(load_config(path).model()) if path.exists() else here
+        changed = [name for name, value in here.items() if name not in _NOT_PARAMETERS and there[name] != value]
+        if changed:
             raise TrainingError(
                 f"{str(self.directory)!r} holds a run of another model.",
-                values=f"there {load_config(path).model()}, here {self.config.model()}",
+                values="; ".join(f"{name} is {there[name]!r} there, {here[name]!r} here" for name in changed),
                 fix="choose another --out, or remove that run.",
             )
 
-    def _make_optimizer(self) -> Any:
-        """Returns the optimizer with its schedule; without a limit it clips nothing, and still knows the norm."""
-        o = self.config.optimizer
-        warmup = self.config.steps // 10 if o.warmup < 0 else o.warmup
-        rate = schedule_by_name(o.schedule, o.rate, self.config.steps, warmup)
-        return clipped(by_name(o.name, rate), o.clip or math.inf)
+    def _make_directory(self) -> None:
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.joinpath("events").mkdir(exist_ok=True)  # what is there may be someone else's
+        except OSError as error:
+            raise TrainingError(
+                "the directory of a run cannot be written to.",
+                values=f"{self.directory}: {error.strerror or error}",
+                fix="choose another --out.",
+            ) from error
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The vocabulary and the tokens."""
+        return prepare(self.config, self.console, self.read_only)
 
     @cached_property
     def checkpoints(self) -> Checkpoints:
@@ -144,46 +152,62 @@ class Run:
 
     def train(self) -> Evaluation:
         """Trains to the last step, and evaluates."""
-        state, first = self._start()
-        metrics = Metrics(self.directory, first)
-        guard = Guard(self.directory, self.config.on_nan, self.config.spike)
-        display = Display(self.console, self.config.steps, first)
-        key = jax.random.key(self.config.seed + 1)
-        with display.running(), self._profiled():
-            watch = _Watch(self, display, metrics, guard, first)
-            for number in range(first, self.config.steps):
-                batch = next(self.batches)
-                state, measured = self.step(state, self.tensors(batch), key)
-                watch.saw(number + 1, measured, batch)
-                done = number + 1 == self.config.steps
-                if (number + 1) % self.config.eval_every == 0 and not done:
-                    watch.finish()
-                    self._evaluated(number + 1, self.evaluate(state.model, self.config.eval_batches), metrics, display)
-                if (number + 1) % self.config.save_every == 0 and not done:
-                    watch.finish()
-                    self._save(number + 1, state)
-            watch.finish()
-        result = self.evaluate(state.model)
-        metrics.write(self.config.steps, eval_loss=result.loss, perplexity=result.perplexity)
-        self._save(self.config.steps, state, result.loss)
-        self.checkpoints.close()
-        metrics.close()
+        with contextlib.closing(self.checkpoints):
+            state, first = self._start()
+            (self.directory / CONFIG).write_text(self.config.to_json(), encoding="utf-8")
+            with contextlib.closing(Metrics(self.directory, first)) as metrics:
+                state = self._go(state, first, metrics)
+                result = self.evaluate(state.model)
+                if first < self.config.steps:
+                    metrics.write(self.config.steps, eval_loss=result.loss, perplexity=result.perplexity)
+                    # The best of several checkpoints is that on the same text.
+                    self._save(self.config.steps, state, self.evaluate(state.model, self.config.eval_batches))
         bigram = self.prepared.bigram().evaluate(self.prepared.held_out)
         draw_curve(metrics.rows, self.directory / "curve.png", {"bigram": math.log(bigram.perplexity)})
         self._summary(result, bigram)
         return result
 
     def _start(self) -> tuple[TrainState, int]:
-        if self.checkpoints.latest() is None:
+        latest = self.checkpoints.latest()
+        if latest is None:
             return self.first_state(), 0
+        if latest > self.config.steps:
+            raise TrainingError(
+                f"the run in {str(self.directory)!r} is at step {latest} already.",
+                values=f"steps is {self.config.steps}",
+                fix="ask for more steps, or choose another --out.",
+            )
         state, extra = self.restored()
         self.batches.restore(extra["data"])
         self.console.print(f"resumed at step {extra['step']}", highlight=False)
         return state, extra["step"]
 
-    def _save(self, step: int, state: TrainState, metric: float | None = None) -> None:
+    def _go(self, state: TrainState, first: int, metrics: Metrics) -> TrainState:
+        """Takes the steps from the first to the last."""
+        guard = Guard(self.directory, self.config.on_nan, self.config.spike)
+        display = Display(self.console, self.config.steps, first)
+        key = jax.random.key(self.config.seed + 1)
+        with display.running(), self._profiled():
+            watch = _Watch(self, display, metrics, guard, first)
+            for step in range(first + 1, self.config.steps + 1):
+                batch, found = next(self.batches), None
+                state, measured = self.step(state, self.tensors(batch), key)
+                watch.saw(step, measured, batch)
+                if step == self.config.steps:
+                    break
+                if step % self.config.eval_every == 0:
+                    watch.finish()
+                    found = self.evaluate(state.model, self.config.eval_batches)
+                    self._evaluated(step, found, metrics, display)
+                if step % self.config.save_every == 0:
+                    watch.finish()
+                    self._save(step, state, found)
+            watch.finish()
+        return state
+
+    def _save(self, step: int, state: TrainState, found: Evaluation | None = None) -> None:
         extra = {"step": step, "data": self.batches.state(), "vocabulary": self.prepared.vocabulary.fingerprint}
-        self.checkpoints.save(step, state, extra, metric=metric)
+        self.checkpoints.save(step, state, extra, metric=None if found is None else found.loss)
 
     def _evaluated(self, step: int, found: Evaluation, metrics: Metrics, display: Display) -> None:
         metrics.write(step, eval_loss=found.loss, perplexity=found.perplexity)
@@ -216,6 +240,8 @@ def run_config(directory: str | Path, **changes: str) -> TrainConfig:
             f"there is no run in {str(directory)!r}.", fix="name the directory that meshax train wrote (--out)."
         )
     given = {name: value for name, value in changes.items() if value}
+    if given:  # rules for what is stored name axes of the other mesh
+        given = {"param_layout": "", "optimizer_layout": ""} | given
     return replace(load_config(path), out=str(directory), **given)
 
 

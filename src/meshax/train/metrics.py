@@ -22,8 +22,8 @@ class Metrics:
         self._events = SummaryWriter(str(directory / "events"), purge_step=from_step + 1 if from_step else None)
 
     def write(self, step: int, **values: float) -> None:
-        """Writes the values of a step, at once."""
-        row = {"step": step, **values}
+        """Writes the values of a step, at once; what is not a number is null, as JSON has no word for it."""
+        row = {"step": step, **{name: value if math.isfinite(value) else None for name, value in values.items()}}
         self.rows.append(row)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -66,7 +66,7 @@ def draw_curve(rows: list[dict[str, Any]], path: Path, lines: dict[str, float]) 
 
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=130, layout="constrained")
     for name, label in (("loss", "training"), ("eval_loss", "held out")):
-        points = [(row["step"], row[name]) for row in rows if name in row]
+        points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
         if points:
             axes.plot(*zip(*points, strict=True), label=label, marker="o" if name == "eval_loss" else "", linewidth=1.4)
     for label, value in lines.items():

@@ -1,0 +1,153 @@
+"""A run from text to a trained model; stopped and resumed it is the same run, under another layout too."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+from text import small, write_text
+
+from meshax.errors import TrainingError
+from meshax.train.guards import Guard
+from meshax.train.loop import Run, run_config
+from meshax.train.metrics import read_metrics
+
+QUIET = Console(quiet=True)
+
+
+def made(config, **options):
+    return Run(config, QUIET, **options)
+
+
+def measured(directory):
+    """What was measured at each step, but not how fast."""
+    rows = read_metrics(directory / "metrics.jsonl")
+    return [{name: value for name, value in row.items() if name != "tokens_per_second"} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("loop")
+    write_text(folder / "text")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """A run that nothing interrupts."""
+    run = made(small(folder))
+    return run, run.train()
+
+
+def test_what_a_run_leaves_behind(whole):
+    run, result = whole
+    there = {path.name for path in run.directory.iterdir()}
+    files = "checkpoints config.json curve.png events metrics.jsonl result.json tokens vocabulary.json"
+    assert there == set(files.split())
+    assert run_config(run.directory) == run.config
+    assert (run.directory / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert list((run.directory / "events").glob("events.out.tfevents.*"))
+    found = json.loads((run.directory / "result.json").read_text())
+    assert found["perplexity"] == result.perplexity and found["bigram_perplexity"] > 1
+    rows = measured(run.directory)
+    assert [row["step"] for row in rows if "loss" in row] == list(range(1, 13))
+    assert [row["step"] for row in rows if "eval_loss" in row] == [4, 8, 12]
+    assert rows[-1]["eval_loss"] == result.loss < rows[0]["loss"]
+
+
+def test_the_checkpoint_evaluates_to_the_runs_own_figure(whole):
+    run, result = whole
+    again = made(run_config(run.directory), read_only=True)
+    state, extra = again.restored("best")
+    assert extra["step"] == 12
+    assert again.evaluate(state.model) == result
+
+
+def test_interrupted_and_resumed_it_is_the_same_run(folder, whole, monkeypatch):
+    """Bit for bit, as the layout is the same."""
+    config, check = small(folder, "interrupted"), Guard.check
+
+    def crash(self, step, *rest):
+        if step == 10:
+            raise RuntimeError("a crash")
+        check(self, step, *rest)
+
+    monkeypatch.setattr(Guard, "check", crash)
+    with pytest.raises(RuntimeError, match="a crash"):
+        made(config).train()
+    monkeypatch.undo()
+    resumed = made(config)
+    assert resumed.checkpoints.steps() == [4, 8]
+    assert resumed.train() == whole[1]
+    assert measured(resumed.directory) == measured(whole[0].directory)
+
+
+@pytest.mark.slow
+def test_resumed_under_another_layout_it_is_the_same_up_to_rounding(folder, whole):
+    config = small(folder, "moved", mesh="data:4", layout="fsdp")
+    shutil.copytree(whole[0].directory, config.out)
+    shutil.rmtree(next((folder / "moved" / "checkpoints").glob("*-step-12")))  # as if it had crashed before
+    result = made(config).train()
+    assert result.loss == pytest.approx(whole[1].loss, rel=1e-4)
+    for got, wanted in zip(measured(folder / "moved"), measured(whole[0].directory), strict=True):
+        np.testing.assert_allclose(list(got.values()), list(wanted.values()), rtol=1e-4)
+
+
+def test_a_run_that_is_done_is_only_evaluated_again(whole, monkeypatch):
+    run, result = whole
+    before = measured(run.directory)
+    again = made(run.config)
+    monkeypatch.setattr(Run, "step", property(lambda self: pytest.fail("a step was taken")))
+    assert again.train() == result
+    assert measured(run.directory) == before
+
+
+def test_fewer_steps_than_there_are(whole):
+    run, _ = whole
+    with pytest.raises(TrainingError) as raised:
+        made(replace(run.config, steps=8)).train()
+    assert str(raised.value) == (
+        f"the run in {str(run.directory)!r} is at step 12 already.\n"
+        "  values: steps is 8\n"
+        "  fix: ask for more steps, or choose another --out."
+    )
+    assert run_config(run.directory).steps == 12  # what failed changes nothing
+
+
+def test_a_directory_of_another_model(whole):
+    run, _ = whole
+    with pytest.raises(TrainingError) as raised:
+        made(replace(run.config, vocab=400))
+    assert str(raised.value) == (
+        f"{str(run.directory)!r} holds a run of another model.\n"
+        "  values: vocab is 300 there, 400 here\n"
+        "  fix: choose another --out, or remove that run."
+    )
+
+
+def test_another_vocabulary(whole, folder):
+    run, _ = whole
+    other = small(folder, "other", vocab=290)
+    made(other)
+    data = replace(run.config.data, vocabulary=f"{other.out}/vocabulary.json")
+    with pytest.raises(TrainingError, match="has another vocabulary"):
+        made(replace(run.config, data=data))
+    with pytest.raises(TrainingError, match="has 300 subwords, the model 290") as raised:
+        made(small(folder, "third", vocab=290, data=replace(data, vocabulary=str(run.directory / "vocabulary.json"))))
+    assert str(raised.value).endswith("fix: pass --vocab 300, or another vocabulary.")
+
+
+def test_other_text_does_not_resume(whole, tmp_path):
+    run, _ = whole
+    data = replace(run.config.data, text=(write_text(tmp_path / "text", lines=130),), cache=str(tmp_path / "tokens"))
+    with pytest.raises(ValueError, match="this state is of another stream"):
+        made(replace(run.config, data=data)).train()
+
+
+def test_two_runs_do_not_write_into_one_directory(whole):
+    run, _ = whole
+    first = made(run.config)
+    with first.checkpoints, pytest.raises(ValueError, match="another run|writes"):
+        made(run.config).train()

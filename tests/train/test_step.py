@@ -1,0 +1,86 @@
+"""One step: microbatches weigh what their tokens weigh, and a step that is not finite changes nothing."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import meshax as mx
+from meshax.nn import Linear, cross_entropy
+from meshax.optim.clipping import clipped
+from meshax.optim.named_optimizers import by_name
+from meshax.train.step import init_state, make_train_step
+
+batch, length, hidden, vocab = mx.dims(batch=8, length=3, hidden=6, vocab=5)
+OPTIMIZER = clipped(by_name("adamw", 1e-2), 1.0)
+KEY = jax.random.key(0)
+
+
+class Model(eqx.Module):
+    """The smallest that has a loss."""
+
+    linear: Linear
+
+    def loss(self, batch, key=None):
+        return cross_entropy(self.linear(batch["inputs"]), batch["targets"], batch["weights"], "vocab")
+
+
+def examples():
+    inputs = np.sin(np.arange(8 * 3 * 6)).reshape(8, 3, 6).astype(np.float32)
+    weights = np.ones((8, 3), np.int32)
+    weights[2:7, 1:] = 0
+    return {
+        "inputs": mx.tensor(inputs, (batch, length, hidden)),
+        "targets": mx.tensor(np.arange(24).reshape(8, 3) % 5, (batch, length)),
+        "weights": mx.tensor(weights, (batch, length)),
+    }
+
+
+def state():
+    return init_state(lambda key: Model(Linear.init(key, (hidden,), (vocab,))), OPTIMIZER, KEY)
+
+
+def leaves(tree):
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+@pytest.mark.parametrize("layout", ["batch:x", "vocab:x", ("batch:x", "hidden:x", "hidden:x")], ids=str)
+@pytest.mark.parametrize("microbatches", [None, 2])
+def test_every_layout_and_microbatches_give_the_same(layout, microbatches):
+    layout = layout if isinstance(layout, str) else mx.Layout(*layout)
+    program = mx.spmd(make_train_step(OPTIMIZER, microbatches), mx.Mesh("x:2"), layout)
+    (got, told), (wanted, expected) = program(state(), examples(), KEY), make_train_step(OPTIMIZER)(
+        state(), examples(), KEY
+    )
+    for a, b in zip(leaves((got, told)), leaves((wanted, expected)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
+    assert float(told["tokens"]) == 14
+
+
+def test_the_state_keeps_its_form():
+    """Otherwise the second step would be compiled again."""
+    first = state()
+    second, _ = make_train_step(OPTIMIZER)(first, examples(), KEY)
+    assert jax.tree.structure(first) == jax.tree.structure(second)
+    types = [[(leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(tree)] for tree in (first, second)]
+    assert types[0] == types[1]
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+@pytest.mark.parametrize("layout", ["", "batch:x"])
+def test_a_step_that_is_not_finite_changes_nothing_but_its_number(wrong, layout):
+    given = examples()
+    given["inputs"] = mx.where(mx.arange(batch) == 5, wrong, given["inputs"])
+    first = state()
+    second, told = mx.spmd(make_train_step(OPTIMIZER), mx.Mesh("x:2"), layout)(first, given, KEY)
+    assert not bool(told["finite"]) and int(second.step) == 1
+    for a, b in zip(leaves((first.model, first.optimizer)), leaves((second.model, second.optimizer)), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_batch_of_padding_alone_changes_no_parameter_for_the_worse():
+    given = examples() | {"weights": mx.zeros((batch, length), jnp.int32)}
+    second, told = make_train_step(OPTIMIZER)(state(), given, KEY)
+    assert float(told["loss"]) == 0 and bool(told["finite"])
+    assert all(np.isfinite(leaf).all() for leaf in leaves(second))
