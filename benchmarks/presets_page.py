@@ -6,6 +6,7 @@ Nothing runs: the figures are read off traces of the training step, as `meshax e
 """
 
 import argparse
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,8 +24,10 @@ from meshax.plan.table import show_bytes, show_seconds  # noqa: E402
 from meshax.train.preset_steps import training_step  # noqa: E402
 
 PAGE = Path(__file__).parents[1] / "docs" / "presets.md"
-USUAL = ("data", "data+model", "fsdp")
-# A machine for each, with room to spare; the last rows are those of the paper and of a cluster of H100s.
+# The layouts that the tables compare: rules, by the names in their heads.
+USUAL = {"data": "data", "data+model": "data+model", "fsdp": "fsdp"}
+GROUPED = "batch:data d_ff:model kv_heads:model vocab:model length:model"
+COMPARED = {"laptop": USUAL, "paper": USUAL, "modern": {"data": "data", "grouped": GROUPED, "fsdp": "fsdp"}}
 MACHINES = {
     "tiny": ("data:2 model:4", "cpu"),
     "lm-0.14b": ("data:16 model:2", "tpu-v2"),
@@ -41,31 +44,47 @@ MACHINES = {
 # Table 2 of Shazeer et al. (2018): perplexity per word on the billion word benchmark.
 PAPER = dict(zip([n for n in PRESETS if n.startswith("lm-")], (35.0, 31.7, 28.9, 26.8, 25.1, 24.1, 24.0), strict=True))
 FAMILIES = {
-    "laptop": "## For a laptop\n\nWhat `meshax train` trains when nothing else is said: "
-    "[train a language model](train_a_language_model.md) shows what comes of it.",
-    "paper": "## The paper's\n\nThe language models of Table 2 of the Mesh-TensorFlow paper "
-    "([Shazeer et al., 2018](https://arxiv.org/abs/1811.02084)). The heads and the width of the feed-forward map grow "
-    "together, and with them what can be split over `model`; the width of the stream stays. The perplexities are the "
-    "paper's, per word on the billion word benchmark; nobody has trained these models with meshax yet. A processor is a "
-    "core of a TPU v2, with 8 GiB; 512 of them in a mesh of 16 x 32 is what the paper trained its largest model on.",
-    "modern": "## Modern\n\nThe same decoder with what has become usual since: rotary positions, a gated feed-forward "
-    "map, keys and values shared by groups of heads, examples of 2048 tokens.",
+    "laptop": (
+        "For a laptop",
+        "What `meshax train` trains when nothing else is said: "
+        "[train a language model](train_a_language_model.md) shows what comes of it.",
+    ),
+    "paper": (
+        "The paper's",
+        "The language models of Table 2 of the Mesh-TensorFlow paper "
+        "([Shazeer et al., 2018](https://arxiv.org/abs/1811.02084)). The heads and the width of the feed-forward map "
+        "grow together, and with them what can be split over `model`; the width of the stream stays. The perplexities "
+        "are the paper's, per word on the billion word benchmark; these models have not been trained with meshax. A "
+        "processor is a core of a TPU v2, with 8 GiB; the paper trained its largest model on 512 of them.",
+    ),
+    "modern": (
+        "Modern",
+        "The same decoder with what has become usual since: rotary positions, a gated feed-forward map, keys and "
+        "values shared by groups of heads, examples of 2048 tokens. With groups, `heads` are only the heads of one "
+        "group, so the layouts named data+model and sequence, which split `heads`, split little: split `kv_heads` "
+        f'instead. "grouped" is `{GROUPED}`. The search tries a shortlist of all combinations: where "grouped" is '
+        "faster than what it found, it missed it.",
+    ),
 }
 HEAD = """# Presets
 
 Models by name, for `--preset`. `meshax presets` lists them, with the sizes of all their dims if you add `--json`.
 
-    meshax presets
-    meshax train --preset modern-0.1b --text "books/*.txt" --mesh "data:8" --layout fsdp --out runs/books
-    meshax explain --preset lm-1.28b --mesh "data:16 model:8" --layout data+model --hardware tpu-v2
-    meshax layout --preset lm-1.28b --mesh "data:16 model:8" --hardware tpu-v2
+```bash
+meshax presets
+meshax train --preset modern-0.1b --data.text "books/*.txt" --mesh "data:8" --layout fsdp --out runs/books
+meshax explain --preset lm-1.28b --mesh "data:16 model:8" --layout data+model --hardware tpu-v2
+```
 
 All figures on this page are predictions from traces of one training step with Adafactor, at the preset's own batch and
-length, recomputing in the backward pass what the preset does not keep; nothing ran. "Memory" is the peak of one
-processor, and (✗) marks what does not fit there. [Choosing a layout](choosing_a_layout.md#how-far-to-trust-it) says how
-far to trust them, and [reading the report](reading_the_report.md) what they mean. This page is written by
+length, recomputing in the backward pass what the preset does not keep; nothing ran. For each layout there is the peak
+memory of one processor and the time of a step; ✗ marks what does not fit. [The same model under five
+layouts](five_layouts.md) explains the names, [choosing a layout](choosing_a_layout.md#how-far-to-trust-it) how far to
+trust the figures. This page is written by
 
-    python benchmarks/presets_page.py --write
+```bash
+python benchmarks/presets_page.py --write
+```
 """
 
 
@@ -76,7 +95,7 @@ class Row:
     preset: Preset
     mesh: str
     hardware: str
-    memory: dict[str, int]  # of the usual layouts
+    compared: dict[str, tuple[int, float]]  # the memory and the seconds of the usual layouts
     best: Candidate
 
 
@@ -84,37 +103,54 @@ def measured(name: str) -> Row:
     """Traces the preset under the usual layouts, and searches for others."""
     axes, hardware = MACHINES[name]
     fn, args, donate = training_step(name)
-    mesh = mx.Mesh(axes, abstract=True)
-    memory = {
-        usual: mx.spmd(fn, mesh, find_layout(usual, mesh), donate).explain(*args).memory["peak"] for usual in USUAL
-    }
-    return Row(preset(name), axes, hardware, memory, search(fn, args, [mesh], hardware=hardware, donate=donate)[0])
+    mesh, chosen, compared = mx.Mesh(axes, abstract=True), preset(name), {}
+    for head, rules in COMPARED[chosen.family].items():
+        report = mx.spmd(fn, mesh, find_layout(rules, mesh), donate).explain(*args)
+        compared[head] = report.memory["peak"], report.seconds(hardware)
+    return Row(chosen, axes, hardware, compared, search(fn, args, [mesh], hardware=hardware, donate=donate)[0])
 
 
 def table(rows: list[Row]) -> str:
-    """Returns the sizes, and the memory on each processor."""
+    """Returns the sizes, and what the layouts cost."""
     has_paper = any(row.preset.name in PAPER for row in rows)
-    heads = ["preset", "parameters", "batch x length", *(["paper's perplexity"] if has_paper else []), "mesh"]
-    heads += [*(f"memory: {usual}" for usual in USUAL), "best found", "its step"]
+    heads = ["preset", "parameters", "batch x length", *(["paper's perplexity"] if has_paper else []), "processors"]
+    heads += [*rows[0].compared, "found"]
     lines = [heads, ["---"] * len(heads)]
     for row in rows:
         p, limit = row.preset, find(row.hardware).memory
+        costs = [*row.compared.values(), (row.best.memory, row.best.seconds)]
         lines.append([
             f"`{p.name}`", f"{parameter_count(p.model):,}", f"{p.batch} x {p.length}",
-            *([str(PAPER[p.name])] if has_paper else []), f"`{row.mesh}`, {row.hardware}",
-            *(show_bytes(peak) + (" (✗)" if peak > limit else "") for peak in row.memory.values()),
-            show_bytes(row.best.memory), show_seconds(row.best.seconds),
+            *([str(PAPER[p.name])] if has_paper else []), f"{row.mesh}, {row.hardware}",
+            *(f"{show_bytes(peak)}{' ✗' if peak > limit else ''}, {show_seconds(time)}" for peak, time in costs),
         ])  # fmt: skip
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def command(row: Row) -> str:
+    return f'meshax layout --preset {row.preset.name} --mesh "{row.mesh}" --hardware {row.hardware}'
+
+
 def advice(row: Row) -> str:
-    """Returns the best layout of a preset, with the reasons and the command."""
-    command = f'meshax layout --preset {row.preset.name} --mesh "{row.mesh}" --hardware {row.hardware}'
+    """Returns the best layout that was found for a preset, with the reasons."""
     layout = repr(row.best.layout).removeprefix("Layout(").removesuffix(")")
     reasons = "\n".join(f"  - {reason}" for reason in row.best.why.split("; "))
-    sent = show_bytes(row.best.wire_bytes)
-    return f"- `{command}`: best is `{layout}`, {sent} sent by each processor in a step, where\n{reasons}"
+    return f"- `{row.preset.name}`: `{layout}`\n  - sends {show_bytes(row.best.wire_bytes)} a step\n{reasons}"
+
+
+def section(family: str, rows: list[Row]) -> list[str]:
+    """Returns the paragraphs of a family."""
+    title, words = FAMILIES[family]
+    commands = "\n".join(map(command, rows))
+    return [
+        f"## {title}",
+        textwrap.fill(words, 120, break_on_hyphens=False, break_long_words=False),
+        table(rows),
+        "The last column is the first line of what the search prints:",
+        f"```bash\n{commands}\n```",
+        "It is, with what each rule saves and costs beside the same layout without it:",
+        "\n".join(map(advice, rows)),
+    ]
 
 
 def main() -> None:
@@ -127,9 +163,9 @@ def main() -> None:
         rows.append(measured(name))
         print(advice(rows[-1]), flush=True)
     parts = [HEAD]
-    for family, words in FAMILIES.items():
+    for family in FAMILIES:
         if members := [row for row in rows if row.preset.family == family]:
-            parts += [words, table(members), "What a search finds:", "\n".join(map(advice, members))]
+            parts += section(family, members)
     text = "\n\n".join(part.strip("\n") for part in parts) + "\n"
     if options.write:
         PAGE.write_text(text, encoding="utf-8")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rich.console import Console
-from text import small, write_text
+from runs import small, write_text
 
 from meshax.errors import TrainingError
 from meshax.train.guards import Guard

@@ -42,7 +42,8 @@ def state():
 
 
 def leaves(tree):
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    found = jax.tree.leaves(tree, is_leaf=lambda leaf: isinstance(leaf, mx.Tensor))
+    return [leaf.numpy() if isinstance(leaf, mx.Tensor) else np.asarray(leaf) for leaf in found]
 
 
 @pytest.mark.parametrize("layout", ["batch:x", "vocab:x", ("batch:x", "hidden:x", "hidden:x")], ids=str)
@@ -50,12 +51,11 @@ def leaves(tree):
 def test_every_layout_and_microbatches_give_the_same(layout, microbatches):
     layout = layout if isinstance(layout, str) else mx.Layout(*layout)
     program = mx.spmd(make_train_step(OPTIMIZER, microbatches), mx.Mesh("x:2"), layout)
-    (got, told), (wanted, expected) = program(state(), examples(), KEY), make_train_step(OPTIMIZER)(
-        state(), examples(), KEY
-    )
-    for a, b in zip(leaves((got, told)), leaves((wanted, expected)), strict=True):
+    got = program(state(), examples(), KEY)
+    wanted = make_train_step(OPTIMIZER)(state(), examples(), KEY)
+    for a, b in zip(leaves(got), leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
-    assert float(told["tokens"]) == 14
+    assert float(got[1]["tokens"]) == 14
 
 
 def test_the_state_keeps_its_form():
@@ -79,7 +79,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_its_number(wrong, layout)
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_batch_of_padding_alone_changes_no_parameter_for_the_worse():
+def test_a_batch_of_padding_alone_is_harmless():
     given = examples() | {"weights": mx.zeros((batch, length), jnp.int32)}
     second, told = make_train_step(OPTIMIZER)(state(), given, KEY)
     assert float(told["loss"]) == 0 and bool(told["finite"])

@@ -112,7 +112,7 @@ class TrainConfig:
         if batch < processors * parts or batch % parts:
             raise TrainingError(
                 f"a batch of {batch} is too small for this layout.",
-                values=f"{processors} processors split it, into {parts} microbatches each; {layout} on {mesh}",
+                values=f"processors that split it: {processors}; microbatches: {parts}",
                 rule="every processor has at least one example of each microbatch.",
                 fix=f"choose --batch {processors * parts} or a multiple of it.",
             )

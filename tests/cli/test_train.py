@@ -1,0 +1,198 @@
+"""`meshax train`, `eval`, `generate` and `presets`: options, what they print, exit statuses; one in real processes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from runs import write_text
+
+from meshax.cli import evaluate, generate, main, train
+from meshax.cli.options import UsageError
+from meshax.train.config import DataOptions, OptimizerOptions, TrainConfig
+from meshax.train.loop import Run
+
+ROOT = Path(__file__).parents[2]
+PAPER = ["lm-0.14b", "lm-0.22b", "lm-0.37b", "lm-0.67b", "lm-1.28b", "lm-2.48b", "lm-4.90b"]
+SMALL = "--vocab 300 --batch 8 --length 32 --steps 6 --save-every 2 --eval-every 3 --log-every 1".split()
+
+
+@pytest.fixture(autouse=True)
+def eight_processors(monkeypatch):
+    """The tests' own: JAX is in use already."""
+    for module in (train, evaluate, generate):
+        monkeypatch.setattr(module, "use_processors", lambda mesh: None)
+
+
+def parsed(monkeypatch, *arguments):
+    """Returns what `meshax train` would train."""
+    seen = []
+    monkeypatch.setattr(train.Train, "run", lambda self: seen.append(self.run_))
+    assert main(["train", *arguments]) == 0
+    return seen[0]
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "generate", "presets"])
+def test_help_explains_with_an_example(command, capsys):
+    assert main([command, "--help"]) == 0
+    out, err = capsys.readouterr()
+    assert f"\nmeshax {command}" in out and "--json" in out and "--debug" in out and err == ""
+
+
+def test_every_option_of_train_is_explained(capsys):
+    main(["train", "--help"])
+    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert not re.findall(r"--[a-z.-]+(?: [A-Z]+| \[STR \[STR \.\.\.\]\])? \(default", words)
+
+
+def test_the_common_options(monkeypatch):
+    given = "--preset lm-0.14b --mesh data:8 --layout fsdp --param-layout d_ff:data --optimizer-layout vocab:data"
+    found = parsed(monkeypatch, *given.split(), "--out", "there", "--steps", "10", "--seed", "3")
+    assert found == TrainConfig(
+        "lm-0.14b", "data:8", "fsdp", "d_ff:data", "vocab:data", out="there", steps=10, seed=3
+    )
+
+
+def test_options_in_groups(monkeypatch):
+    found = parsed(monkeypatch, "--data.text", "a.txt", "b.txt", "--data.lines", "--optimizer.rate", "0.1")
+    assert found == TrainConfig(
+        data=DataOptions(text=("a.txt", "b.txt"), lines=True), optimizer=OptimizerOptions(rate=0.1)
+    )
+
+
+def test_options_win_over_the_file(monkeypatch, tmp_path):
+    """Also one that has the value of the default, and one of a group whose others the file gives."""
+    path = tmp_path / "run.toml"
+    path.write_text('steps = 50\nseed = 4\nbatch = 32\n[optimizer]\nname = "adafactor"\nrate = 0.5\n')
+    base = TrainConfig(steps=50, seed=4, batch=32, optimizer=OptimizerOptions(name="adafactor", rate=0.5))
+    assert parsed(monkeypatch, "--config", str(path)) == base
+    found = parsed(monkeypatch, f"--config={path}", "--steps", "600", "--optimizer.rate", "0.1")
+    assert found == replace(base, steps=600, optimizer=replace(base.optimizer, rate=0.1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--preset", "tinny"], "there is no preset 'tinny'."),
+        (["--layout", "dat"], "there is no layout named 'dat'."),
+        (["--mesh", "data"], "'data' is not a part of a mesh."),
+        (["--mesh", "data:64", "--layout", "data"], "the mesh has 64 processors, but there are only 8 devices."),
+        (["--optimizer.name", "adam"], "there is no optimizer 'adam'."),
+        (["--batch", "1"], "a batch of 1 is too small for this layout."),
+        (["--config", "nowhere.toml"], "'nowhere.toml' cannot be read as a configuration."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_options_are_2(arguments, words, tmp_path, capsys):
+    assert main(["train", "--out", str(tmp_path / "run"), *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"meshax: {words}") and "Traceback" not in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--stesp", "3"], ["--steps", "many"], ["--config"]], ids=" ".join)
+def test_a_command_line_that_cannot_be_read_is_2(arguments, capsys):
+    assert main(["train", *arguments]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_what_fails_is_1(tmp_path, capsys):
+    assert main(["train", "--out", str(tmp_path / "run"), "--data.text", str(tmp_path / "none.txt")]) == 1
+    assert capsys.readouterr().err.startswith("meshax: a file of text does not exist.\n")
+    for command in ("eval", "generate"):
+        assert main([command, "--run", str(tmp_path / "nothing")]) == 1
+        out, err = capsys.readouterr()
+        assert out == "" and err.startswith(f"meshax: there is no run in '{tmp_path}/nothing'.\n")
+
+
+@pytest.mark.parametrize("option", [["--temperature", "-1"], ["--top-k", "-1"], ["--tokens", "-2"]], ids=" ".join)
+def test_wrong_draws(option, capsys):
+    assert main(["generate", *option]) == 2
+    assert "\n  fix: give a number, 0 or more." in capsys.readouterr().err
+
+
+def test_a_wrong_draw_says_which():
+    with pytest.raises(UsageError, match=r"^temperature is -1\.0\."):
+        generate.Generate(temperature=-1.0).run()
+
+
+def test_presets(capsys):
+    assert main(["presets", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["presets"]}
+    assert next(iter(rows)) == "tiny" and set(PAPER) <= set(rows)
+    for name in PAPER:
+        assert f"lm-{rows[name]['parameters'] / 1e9:.2f}b" == name
+    assert main(["presets"]) == 0
+    assert "lm-4.90b         4.90 B parameters" in capsys.readouterr().out
+
+
+def answer(capsys, *arguments):
+    """Runs a command with --json, and returns the one object that it prints."""
+    assert main([*arguments, "--json"]) == 0, capsys.readouterr().err
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    return json.loads(out)
+
+
+def test_from_text_to_text(tmp_path, capsys, monkeypatch):
+    text, run = write_text(tmp_path / "text"), str(tmp_path / "run")
+    trained = answer(capsys, "train", *SMALL, "--data.text", text, "--out", run)
+    assert trained["perplexity"] < 300 and trained["bigram_perplexity"] > 1
+
+    evaluated = answer(capsys, "eval", "--run", run)
+    assert evaluated["step"] == 6
+    assert all(evaluated[name] == trained[name] for name in ("perplexity", "bits_per_byte", "tokens"))
+    moved = answer(capsys, "eval", "--run", run, "--mesh", "x:1", "--layout", "none", "--step", "best")
+    assert moved["perplexity"] == pytest.approx(trained["perplexity"], rel=1e-5)
+
+    # Generating needs no text but the beginning.
+    monkeypatch.setattr(Run, "prepared", property(lambda self: pytest.fail("the text was looked for")))
+    made = answer(capsys, "generate", "--run", run, "--prompt", "the cat", "--tokens", "5")
+    assert made["text"].startswith("the cat") and made["tokens"] <= 5
+    assert main(["generate", "--run", run, "--prompt", "the cat", "--tokens", "5"]) == 0
+    assert capsys.readouterr().out == made["text"].rstrip("\n") + "\n"
+
+    assert main(["eval", "--run", run, "--step", "5"]) == 1
+    assert capsys.readouterr().err.startswith("meshax: there is no checkpoint of step 5.\n")
+
+
+def start(*arguments):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    environment.pop("XLA_FLAGS")
+    return subprocess.Popen(
+        [sys.executable, "-m", "meshax", *arguments], env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_killed_and_run_again_in_real_processes(tmp_path):
+    """A process that is killed loses what came after its last checkpoint, and nothing else."""
+    run = tmp_path / "run"
+    given = ["train", *SMALL, "--data.text", write_text(tmp_path / "text"), "--steps", "5000", "--out", str(run)]
+    killed = start(*given, "--json")
+    limit = time.monotonic() + 240
+    while not list(run.glob("checkpoints/*-step-4")) and killed.poll() is None:
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.communicate(timeout=60)[0] == "" and killed.returncode == -signal.SIGKILL
+
+    evaluated = start("eval", "--run", str(run), "--json")
+    out, err = evaluated.communicate(timeout=120)
+    assert evaluated.returncode == 0, err
+    step = json.loads(out)["step"]
+
+    resumed = start(*given, "--json")
+    while (line := resumed.stderr.readline()) and "resumed" not in line:
+        pass
+    assert line == f"resumed at step {step}\n"
+    resumed.send_signal(signal.SIGINT)
+    out, err = resumed.communicate(timeout=120)
+    assert resumed.returncode == 130 and out == "" and "Traceback" not in err

@@ -1,0 +1,48 @@
+"""The feed-forward layer, plain and gated; and dropout, on which it relies."""
+
+import jax
+import numpy as np
+import pytest
+from samples_nn import numbers
+
+import meshax as mx
+from meshax import nn
+from meshax.nn.feed_forward import ACTIVATIONS
+from meshax.testing import layout_invariance
+
+batch, d_model, d_ff = mx.dims(batch=4, d_model=6, d_ff=10)
+KEY = jax.random.key(0)
+PLAIN = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu, "sigmoid": jax.nn.sigmoid}
+
+
+@pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_equals_plain_jax(activation, gated):
+    layer = nn.FeedForward.init(KEY, (d_model,), (d_ff,), activation=activation, gated=gated)
+    x = numbers(batch, d_model, scale=2.0)
+    inner = PLAIN[activation](x.numpy() @ layer.into.weight.numpy())
+    inner = inner * (x.numpy() @ layer.gate.weight.numpy()) if gated else inner
+    np.testing.assert_allclose(layer(x).numpy(), inner @ layer.out.weight.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_every_layout_gives_the_same_with_dropout():
+    layer = nn.FeedForward.init(KEY, (d_model,), (d_ff,), activation="silu", gated=True, dropout=0.3)
+    assert layout_invariance(lambda layer, x: layer(x, KEY), layer, numbers(batch, d_model), layouts=8)
+
+
+def test_an_activation_that_there_is_not():
+    with pytest.raises(mx.ArgumentError) as raised:
+        nn.FeedForward.init(KEY, (d_model,), (d_ff,), activation="geloo")
+    assert str(raised.value) == "there is no activation 'geloo'.\n  fix: did you mean \"gelu\"?"
+
+
+def test_dropout_without_a_key_does_nothing():
+    x = numbers(batch, d_model)
+    assert nn.Dropout(0.5)(x) is x and nn.Dropout(0.0)(x, KEY) is x
+
+
+def test_dropout_keeps_the_mean():
+    x = mx.ones(mx.dims(batch=4, many=10_000))
+    out = nn.Dropout(0.25)(x, KEY).numpy()
+    assert (out == 0).mean() == pytest.approx(0.25, abs=0.01) and out.mean() == pytest.approx(1, abs=0.01)
+    assert set(np.unique(out)) == {np.float32(0), np.float32(1 / 0.75)}

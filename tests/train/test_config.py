@@ -1,0 +1,257 @@
+"""What a run is told: read from files, checked in the first second."""
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from messages import pinned
+
+import meshax as mx
+from meshax.errors import TrainingError
+from meshax.train.config import DataOptions, OptimizerOptions, TrainConfig, load_config
+from meshax.train.loop import run_config
+
+
+def checked(**changes):
+    """Checks a run on 8 processors that is wrong in one thing."""
+    return lambda: TrainConfig(**changes).check()
+
+
+def optimizer(**changes):
+    return checked(optimizer=OptimizerOptions(**changes))
+
+
+def read(name, text):
+    """Reads a file of that name, beside no other."""
+
+    def run():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, name)
+            path.write_text(text)
+            return load_config(path)
+
+    return run
+
+
+MISTAKES = {
+    "preset": (
+        mx.ArgumentError,
+        checked(preset="tinny"),
+        """
+        there is no preset 'tinny'.
+          fix: did you mean "tiny"?
+        """,
+    ),
+    "optimizer": (
+        mx.ArgumentError,
+        optimizer(name="adam"),
+        """
+        there is no optimizer 'adam'.
+          fix: did you mean "adamw"?
+        """,
+    ),
+    "schedule": (
+        mx.ArgumentError,
+        optimizer(schedule="cosinus"),
+        """
+        there is no schedule 'cosinus'.
+          fix: did you mean "cosine"?
+        """,
+    ),
+    "warm-up longer than the run": (
+        mx.ArgumentError,
+        optimizer(warmup=600),
+        """
+        of 600 steps, 600 cannot be warm-up.
+          fix: choose fewer steps of warm-up than steps.
+        """,
+    ),
+    "rate": (
+        mx.ArgumentError,
+        optimizer(rate=float("nan")),
+        """
+        optimizer.rate is nan.
+          fix: give a number, 0 or more.
+        """,
+    ),
+    "microbatches": (
+        mx.ArgumentError,
+        optimizer(microbatches=0),
+        """
+        optimizer.microbatches is 0.
+          fix: give a number, 1 or more.
+        """,
+    ),
+    "steps": (
+        mx.ArgumentError,
+        checked(steps=0),
+        """
+        steps is 0.
+          fix: give a number, 1 or more.
+        """,
+    ),
+    "length": (
+        mx.ArgumentError,
+        checked(length=-1),
+        """
+        length is -1.
+          fix: give a number, 0 or more.
+        """,
+    ),
+    "on_nan": (
+        mx.ArgumentError,
+        checked(on_nan="ignore"),
+        """
+        on_nan is 'ignore'.
+          fix: choose "stop" or "skip".
+        """,
+    ),
+    "dtype": (
+        mx.ArgumentError,
+        checked(dtype="bfloat"),
+        """
+        there is no floating dtype 'bfloat'.
+          fix: did you mean "bfloat16" or "float32"?
+        """,
+    ),
+    "keep": (
+        mx.ArgumentError,
+        checked(keep="product"),
+        """
+        there is no remat policy 'product'.
+          fix: did you mean "products" or "all products"?
+        """,
+    ),
+    "dropout": (
+        mx.ArgumentError,
+        checked(dropout=1.0),
+        """
+        a dropout rate is at least 0 and less than 1, not 1.0.
+          fix: for example 0.1.
+        """,
+    ),
+    "a batch smaller than the axis": (
+        TrainingError,
+        checked(mesh="data:8", layout="data", batch=4),
+        """
+        a batch of 4 is too small for this layout.
+          values: processors that split it: 8; microbatches: 1
+          rule: every processor has at least one example of each microbatch.
+          fix: choose --batch 8 or a multiple of it.
+        """,
+    ),
+    "a name of no layout": (
+        mx.LayoutError,
+        checked(layout="dat"),
+        """
+        there is no layout named 'dat'.
+          rule: a layout is a name, or rules such as "batch:data heads:model".
+          fix: did you mean "data"?
+        """,
+    ),
+    "an option that there is not, TOML": (
+        mx.ArgumentError,
+        read("run.toml", 'presett = "tiny"'),
+        """
+        run.toml has an option 'presett' that there is not.
+          fix: did you mean "preset"?
+        """,
+    ),
+    "an option that there is not, JSON, inside": (
+        mx.ArgumentError,
+        read("run.json", '{"optimizer": {"rat": 1}}'),
+        """
+        run.json has an option 'optimizer.rat' that there is not.
+          fix: did you mean "rate"?
+        """,
+    ),
+    "a wrong value": (
+        mx.ArgumentError,
+        read("run.toml", 'steps = "ten"'),
+        """
+        run.toml gives the option 'steps' a wrong value.
+          values: 'ten'
+          rule: it is like 600.
+          fix: correct it, or leave it out.
+        """,
+    ),
+    "a number where there are options": (
+        mx.ArgumentError,
+        read("run.json", '{"data": 5}'),
+        """
+        run.json gives the option 'data' a wrong value.
+          values: 5
+          rule: it is like DataOptions(text=(), held_out=(), lines=False, vocabulary='', cache='').
+          fix: correct it, or leave it out.
+        """,
+    ),
+    "options where there is a number": (
+        mx.ArgumentError,
+        read("run.json", '{"steps": {"a": 1}}'),
+        """
+        run.json gives the option 'steps' a wrong value.
+          values: {'a': 1}
+          rule: it is like 600.
+          fix: correct it, or leave it out.
+        """,
+    ),
+    "no run": (
+        TrainingError,
+        lambda: run_config("/nowhere"),
+        """
+        there is no run in '/nowhere'.
+          fix: name the directory that meshax train wrote (--out).
+        """,
+    ),
+}
+
+test_messages = pinned(MISTAKES)
+
+
+def test_a_rule_for_no_dim():
+    with pytest.raises(mx.LayoutError, match="the layout does not fit the mesh or the program"):
+        TrainConfig(layout="bacth:data").check()
+
+
+def test_a_mesh_larger_than_the_devices():
+    with pytest.raises(mx.MeshError, match="the mesh has 16 processors, but there are only 8 devices"):
+        TrainConfig(mesh="data:16", layout="data").check()
+
+
+def test_an_axis_that_there_is_not():
+    with pytest.raises(mx.LayoutError, match="modle"):
+        TrainConfig(layout="batch:data heads:modle").check()
+    with pytest.raises(mx.LayoutError, match="needs the mesh axes data and model"):
+        TrainConfig(mesh="data:8").check()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.toml", "steps = "), ("a.json", "{"), ("a.json", "[]"), ("a.json", b"\xff\xfe"), ("missing.toml", None)],
+    ids=str,
+)
+def test_a_file_that_is_no_configuration(tmp_path, name, content):
+    if content is not None:
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(mx.ArgumentError, match=f"'{name}' cannot be read as a configuration"):
+        load_config(tmp_path / name)
+
+
+def test_files_give_back_what_was_written(tmp_path):
+    config = TrainConfig(steps=7, data=DataOptions(text=("a", "b"), lines=True), optimizer=OptimizerOptions(rate=1))
+    (tmp_path / "config.json").write_text(config.to_json())
+    assert load_config(tmp_path / "config.json") == config
+    (tmp_path / "run.toml").write_text('steps = 7\n[data]\ntext = ["a", "b"]\nlines = true\n[optimizer]\nrate = 1')
+    assert load_config(tmp_path / "run.toml") == config
+
+
+def test_other_processors_need_other_rules_for_what_is_stored(tmp_path):
+    config = TrainConfig(param_layout="d_model:data", optimizer_layout="d_model:data")
+    (tmp_path / "config.json").write_text(config.to_json())
+    assert run_config(tmp_path).param_layout == "d_model:data"
+    assert run_config(tmp_path, mesh="x:1", layout="none") == replace(
+        config, mesh="x:1", layout="none", param_layout="", optimizer_layout="", out=str(tmp_path)
+    )
+    assert json.loads(run_config(tmp_path).to_json())["out"] == str(tmp_path)

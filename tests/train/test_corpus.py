@@ -1,0 +1,64 @@
+"""Text that cannot be trained on is found before the first step."""
+
+import pytest
+from rich.console import Console
+from runs import small, write_text
+
+import meshax as mx
+from meshax.train.config import DataOptions
+from meshax.train.loop import Run
+
+
+def run(folder, *text, **options):
+    return Run(small(folder, data=DataOptions(text=text, **options)), Console(quiet=True))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "a file of text does not exist."),
+        (b"", "is empty"),
+        (b"\x7fELF\x00\x01\x02\x00" * 99, "holds binary data"),
+        ("æøå ".encode("latin-1") * 99, "UTF-8"),
+    ],
+    ids=["missing", "empty", "binary", "latin-1"],
+)
+def test_files_that_are_no_text(tmp_path, content, words):
+    write_text(tmp_path / "text")
+    path = tmp_path / "wrong.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(mx.MeshaxError, match=words) as raised:
+        run(tmp_path, str(tmp_path / "text" / "*.txt"), str(path))
+    assert str(path) in str(raised.value) and "fix: " in str(raised.value)
+
+
+def test_one_file(tmp_path):
+    write_text(tmp_path / "text", files=1)
+    path = str(tmp_path / "text" / "0.txt")
+    with pytest.raises(mx.MeshaxError) as raised:
+        run(tmp_path, path)
+    assert str(raised.value) == (
+        "one document cannot be both trained on and held out.\n"
+        f"  values: {path}\n"
+        "  fix: pass --data.held-out FILE, or --data.lines to make each line a document."
+    )
+    assert len(run(tmp_path, path, lines=True).prepared.held_out) < len(run(tmp_path, path, lines=True).prepared.train)
+
+
+def test_less_text_than_a_batch(tmp_path):
+    write_text(tmp_path / "text", lines=2)
+    with pytest.raises(mx.MeshaxError, match="there is less text than one batch"):
+        run(tmp_path, str(tmp_path / "text" / "*.txt"))
+
+
+def test_a_directory_that_cannot_be_written_to(tmp_path):
+    write_text(tmp_path / "text")
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(mx.MeshaxError) as raised:
+        run(tmp_path, str(tmp_path / "text" / "*.txt"))
+    assert str(raised.value) == (
+        "the directory of a run cannot be written to.\n"
+        f"  values: {tmp_path}/run: File exists\n"
+        "  fix: choose another --out."
+    )
