@@ -24,8 +24,9 @@ help: ## list the targets
 	@echo "  VENV=$(VENV)  where the environment is"
 	@echo "  WORKERS=$(WORKERS)  test processes at a time, each with 8 virtual CPU devices"
 
-demo: $(RUNTIME) ## train a digit classifier (examples/digits.py)
-	$(BIN)/python examples/digits.py
+demo: $(RUNTIME) ## train a small language model, and let it write (three minutes)
+	$(BIN)/meshax train
+	$(BIN)/meshax generate --run runs/tiny --prompt "def "
 
 test: check ## everything CI runs: lint, types, tests, doctests
 	$(BIN)/python -m pytest -n $(WORKERS)

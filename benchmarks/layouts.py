@@ -1,6 +1,6 @@
 """Does the automatic layout hold what it promises? Step times of its choice and of the usual layouts, in one run.
 
-    python benchmarks/layouts.py [--write]
+python benchmarks/layouts.py [--write]
 """
 
 import argparse
@@ -95,8 +95,8 @@ def main():
         head = [
             "# The automatic layout against the usual ones",
             "",
-            f"`python benchmarks/layouts.py --write`, jax {jax.__version__}, Python {platform.python_version()}, 8 virtual "
-            "CPU processors on 2 cores, mesh data:2 model:4.",
+            f"`python benchmarks/layouts.py --write`, jax {jax.__version__}, Python {platform.python_version()}, "
+            "8 virtual CPU processors on 2 cores, mesh data:2 model:4.",
             "",
         ]
         (HERE / "results" / "layouts.md").write_text("\n".join([*head, *lines]) + "\n")

@@ -62,8 +62,8 @@ FAMILIES = {
         "The same decoder with what has become usual since: rotary positions, a gated feed-forward map, keys and "
         "values shared by groups of heads, examples of 2048 tokens. With groups, `heads` are only the heads of one "
         "group, so the layouts named data+model and sequence, which split `heads`, split little: split `kv_heads` "
-        f'instead. "grouped" is `{GROUPED}`. The search tries a shortlist of all combinations: where "grouped" is '
-        "faster than what it found, it missed it.",
+        f'instead. "grouped" is `{GROUPED}`. The search does not try it: it never splits `vocab` and `length` over '
+        "one axis, because they meet in the embedding.",
     ),
 }
 HEAD = """# Presets

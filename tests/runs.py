@@ -4,7 +4,7 @@ import random
 
 from meshax.train.config import DataOptions, TrainConfig
 
-WORDS = "the a cat dog sat ran on under mat tree and then quickly slowly".split()
+WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "quickly", "slowly"]
 
 
 def write_text(folder, files=4, lines=120):

@@ -4,6 +4,7 @@ The python blocks of a document run in order, as one program in a fresh process.
 that the document's program prints; "..." stands for lines left out.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -13,8 +14,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 
 import pytest
+
+from meshax.cli import main
+from meshax.cli.options import Command
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -76,12 +81,18 @@ def missing_lines(document, printed):
 
 
 def unknown_commands(document):
-    """The commands of bash blocks that name something that does not exist."""
-    for block in blocks_of(document, "bash"):
-        for number, line in enumerate(block.text.splitlines(), block.line):
-            words = shlex.split(line, comments=True)
-            if words and not is_known(words):
-                yield f"{document.name}:{number}: {line}"
+    """The commands that name something that does not exist: all lines of bash blocks, and our own elsewhere."""
+    bash = [
+        (number, line)
+        for block in blocks_of(document, "bash")
+        for number, line in enumerate(block.text.splitlines(), block.line)
+    ]
+    lines = enumerate(document.read_text(encoding="utf-8").splitlines(), 1)
+    ours = [(number, match[1]) for number, line in lines if (match := re.match(r"(?:    |\$ )(meshax .*)", line))]
+    for number, line in [*bash, *ours]:
+        words = shlex.split(line, comments=True)
+        if words and not is_known(words):
+            yield f"{document.name}:{number}: {line}"
 
 
 def is_known(words):
@@ -92,9 +103,26 @@ def is_known(words):
             return importlib.util.find_spec(module) is not None
         case [python, script, *_] if Path(python).name.startswith("python"):
             return (ROOT / script).is_file()
+        case ["meshax", *rest]:
+            return is_accepted(rest)
         case ["git", "clone", *_] | ["cd", _]:
             return True
     return False
+
+
+def is_accepted(words):
+    """Says whether `meshax` takes a command line; nothing runs."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.chdir(ROOT))  # configuration files are named from there
+        for kind in subclasses(Command):
+            stack.enter_context(mock.patch.object(kind, "run", lambda self: None))
+        return main(words) == 0
+
+
+def subclasses(kind):
+    for sub in kind.__subclasses__():
+        yield sub
+        yield from subclasses(sub)
 
 
 def make_document(folder, text):
@@ -135,12 +163,32 @@ def test_output_that_is_not_printed_is_found(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["make demo", "make test VENV=.venv-3.12", "python tests/test_docs.py", "# a comment"]
+    "command",
+    [
+        "make demo",
+        "make test VENV=.venv-3.12",
+        "python tests/test_docs.py",
+        "# a comment",
+        "meshax train --config examples/books.toml --optimizer.rate 1e-3  # this too",
+    ],
 )
 def test_commands_that_exist(tmp_path, command):
     assert not list(unknown_commands(make_document(tmp_path, f"```bash\n{command}\n```\n")))
 
 
-@pytest.mark.parametrize("command", ["make tea", "python tests/test_tea.py", "python -m tea", "brew tea"])
+@pytest.mark.parametrize(
+    "command",
+    ["make tea", "python tests/test_tea.py", "python -m tea", "brew tea", "meshax tea", "meshax train --tea 3"],
+)
 def test_commands_that_do_not_exist(tmp_path, command):
     assert list(unknown_commands(make_document(tmp_path, f"```bash\n{command}\n```\n")))
+
+
+@pytest.mark.parametrize("shown", ["    meshax tea", "```console\n$ meshax tea\n```"])
+def test_commands_elsewhere_are_looked_at_too(tmp_path, shown):
+    assert list(unknown_commands(make_document(tmp_path, f"{shown}\n")))
+
+
+def test_the_tutorial_shows_the_example_configuration():
+    (shown,) = blocks_of(ROOT / "docs" / "train_a_language_model.md", "toml")
+    assert (ROOT / "examples" / "books.toml").read_text(encoding="utf-8").endswith(shown.text)

@@ -11,16 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from runs import write_text
 
 from meshax.cli import evaluate, generate, main, train
 from meshax.cli.options import UsageError
 from meshax.train.config import DataOptions, OptimizerOptions, TrainConfig
 from meshax.train.loop import Run
+from runs import write_text
 
 ROOT = Path(__file__).parents[2]
 PAPER = ["lm-0.14b", "lm-0.22b", "lm-0.37b", "lm-0.67b", "lm-1.28b", "lm-2.48b", "lm-4.90b"]
-SMALL = "--vocab 300 --batch 8 --length 32 --steps 6 --save-every 2 --eval-every 3 --log-every 1".split()
+SMALL = ["--vocab", "300", "--batch", "8", "--length", "32", "--steps", "6"]
+SMALL += ["--save-every", "2", "--eval-every", "3", "--log-every", "1"]
 
 
 @pytest.fixture(autouse=True)
@@ -54,9 +55,7 @@ def test_every_option_of_train_is_explained(capsys):
 def test_the_common_options(monkeypatch):
     given = "--preset lm-0.14b --mesh data:8 --layout fsdp --param-layout d_ff:data --optimizer-layout vocab:data"
     found = parsed(monkeypatch, *given.split(), "--out", "there", "--steps", "10", "--seed", "3")
-    assert found == TrainConfig(
-        "lm-0.14b", "data:8", "fsdp", "d_ff:data", "vocab:data", out="there", steps=10, seed=3
-    )
+    assert found == TrainConfig("lm-0.14b", "data:8", "fsdp", "d_ff:data", "vocab:data", out="there", steps=10, seed=3)
 
 
 def test_options_in_groups(monkeypatch):

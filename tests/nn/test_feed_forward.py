@@ -3,12 +3,12 @@
 import jax
 import numpy as np
 import pytest
-from samples_nn import numbers
 
 import meshax as mx
 from meshax import nn
 from meshax.nn.feed_forward import ACTIVATIONS
 from meshax.testing import layout_invariance
+from samples_nn import numbers
 
 batch, d_model, d_ff = mx.dims(batch=4, d_model=6, d_ff=10)
 KEY = jax.random.key(0)
@@ -27,7 +27,7 @@ def test_equals_plain_jax(activation, gated):
 
 def test_every_layout_gives_the_same_with_dropout():
     layer = nn.FeedForward.init(KEY, (d_model,), (d_ff,), activation="silu", gated=True, dropout=0.3)
-    assert layout_invariance(lambda layer, x: layer(x, KEY), layer, numbers(batch, d_model), layouts=8)
+    assert layout_invariance(lambda layer, x: layer(x, KEY), layer, numbers(batch, d_model), layouts=4)
 
 
 def test_an_activation_that_there_is_not():

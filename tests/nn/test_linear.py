@@ -3,11 +3,11 @@
 import jax
 import numpy as np
 import pytest
-from samples_nn import numbers
 
 import meshax as mx
 from meshax import nn
 from meshax.testing import layout_invariance
+from samples_nn import numbers
 
 batch, rows, cols, heads, d_kv, layers, vocab = mx.dims(batch=4, rows=6, cols=10, heads=2, d_kv=3, layers=3, vocab=7)
 KEY = jax.random.key(0)
@@ -65,4 +65,4 @@ def test_an_embedding():
 def test_every_layout_gives_the_same():
     layers = nn.Embedding.init(KEY, vocab, (rows,)), nn.Linear.init(KEY, (rows,), (cols,))
     tokens = mx.tensor(np.array([3, 0, 6, 3]), (batch,))
-    assert layout_invariance(lambda layers, tokens: layers[1](layers[0](tokens)), layers, tokens, layouts=8)
+    assert layout_invariance(lambda layers, tokens: layers[1](layers[0](tokens)), layers, tokens, layouts=4)

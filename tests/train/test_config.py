@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from messages import pinned
 
 import meshax as mx
 from meshax.errors import TrainingError
 from meshax.train.config import DataOptions, OptimizerOptions, TrainConfig, load_config
 from meshax.train.loop import run_config
+from messages import pinned
 
 
 def checked(**changes):

@@ -2,11 +2,11 @@
 
 import pytest
 from rich.console import Console
-from runs import small, write_text
 
 import meshax as mx
 from meshax.train.config import DataOptions
 from meshax.train.loop import Run
+from runs import small, write_text
 
 
 def run(folder, *text, **options):

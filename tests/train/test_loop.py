@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rich.console import Console
-from runs import small, write_text
 
 from meshax.errors import TrainingError
 from meshax.train.guards import Guard
 from meshax.train.loop import Run, run_config
 from meshax.train.metrics import read_metrics
+from runs import small, write_text
 
 QUIET = Console(quiet=True)
 

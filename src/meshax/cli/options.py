@@ -198,6 +198,8 @@ def use_processors(mesh: str) -> None:
     """Gives JAX as many virtual CPU processors as a mesh has, where there are no others. Before JAX is first used."""
     import jax
 
-    sizes = [int(size) for _, _, size in (word.partition(":") for word in mesh.replace(",", " ").split()) if size.isdecimal()]
+    sizes = [
+        int(size) for _, _, size in (word.partition(":") for word in mesh.replace(",", " ").split()) if size.isdecimal()
+    ]
     if not any(os.path.exists(path) for path in ("/dev/nvidia0", "/dev/accel0", "/dev/vfio/0")):
         jax.config.update("jax_num_cpu_devices", math.prod(sizes))

@@ -1,6 +1,7 @@
 """`meshax presets`."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from .options import Reporting
 
@@ -19,7 +20,7 @@ class Presets(Reporting):
         from ..models.decoder import parameter_count
         from ..models.presets import PRESETS
 
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"name": p.name, "parameters": parameter_count(p.model), "family": p.family, "about": p.about}
             | {"batch": p.batch, "length": p.length, "model": asdict(p.model)}
             for p in PRESETS.values()

@@ -51,7 +51,11 @@ def sampler(model: Any, mesh: Mesh, layout: Layout | RulesLike, length: int, amo
         return max_(next_token(sum_(logits * here, "positions"), key, temperature, among))
 
     rules = layout if isinstance(layout, Layout) else Layout(layout)
-    unsplit = Layout({d: a for d, a in rules.rules if d not in ("batch", "length", "positions")}, dict(rules.params), dict(rules.optimizer))
+    unsplit = Layout(
+        {d: a for d, a in rules.rules if d not in ("batch", "length", "positions")},
+        dict(rules.params),
+        dict(rules.optimizer),
+    )
     program = spmd(step, mesh, unsplit)
 
     def draw(tokens: Sequence[int], key: Any, temperature: float) -> int:
@@ -63,7 +67,9 @@ def sampler(model: Any, mesh: Mesh, layout: Layout | RulesLike, length: int, amo
     return draw
 
 
-def generate(draw: Callable[..., int], start: Sequence[int], count: int, end: int, seed: int, temperature: float) -> Iterator[int]:
+def generate(
+    draw: Callable[..., int], start: Sequence[int], count: int, end: int, seed: int, temperature: float
+) -> Iterator[int]:
     """Yields tokens drawn one after the other, until there are `count` or the end of the document."""
     tokens, key = [end, *start], jax.random.key(seed)
     for number in range(count):

@@ -30,7 +30,7 @@ from ..tensor import Tensor
 
 POSITIONS = ("rotary", "sinusoidal", "learned", "relative", "none")
 DTYPES = ("bfloat16", "float16", "float32")
-NORMS = {"rms": RMSNorm, "layer": LayerNorm}
+NORMS: dict[str, Any] = {"rms": RMSNorm, "layer": LayerNorm}
 # What the backward pass keeps of each layer, from the least memory to the least work.
 KEEP: dict[str, Any] = {
     "nothing": None,

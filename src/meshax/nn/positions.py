@@ -61,9 +61,7 @@ class RelativeBias(eqx.Module):
     farthest: int = eqx.field(static=True)
 
     @classmethod
-    def init(
-        cls, key: Any, heads: Dims, stack: Dims = (), buckets: int = 32, farthest: int = 128
-    ) -> "RelativeBias":
+    def init(cls, key: Any, heads: Dims, stack: Dims = (), buckets: int = 32, farthest: int = 128) -> "RelativeBias":
         """Makes one for so many buckets of distances."""
         return cls(normal_parameter(key, (*stack, Dim("distances", buckets), *heads), 0.02), farthest)
 

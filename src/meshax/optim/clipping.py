@@ -71,7 +71,7 @@ class Clipped(Optimizer):
         return params, ClippedState(with_role(norm, ROLE), inner)
 
 
-def clipped(optimizer: Optimizer, limit: float) -> Optimizer:
+def clipped(optimizer: Optimizer, limit: float) -> Clipped:
     """Makes an optimizer that clips gradients by their global norm first; its state tells the norm: `state.norm`.
 
     Communication of a step: the optimizer's, and one all-reduce of a number for each gradient that is split.

@@ -197,7 +197,8 @@ class Screen:
         last = {value: kernel.position for kernel in kernels.own for value in kernel.reads}
         last.update((kernels.root(v), len(kernels.block.steps)) for v in kernels.block.outputs)
         owned = owned | set(kernels.block.inputs)
-        use, peak, alive = np.zeros(self.count), np.zeros(self.count), set()
+        use, peak = np.zeros(self.count), np.zeros(self.count)
+        alive: set[Value] = set()
         for kernel in kernels.own:
             for value in set(kernel.writes) - owned - alive:
                 alive.add(value)

@@ -13,8 +13,7 @@ from ..layout import Layout
 from ..mesh import Mesh
 from ..models.decoder import DecoderConfig
 from ..models.presets import preset
-from ..optim.clipping import clipped
-from ..optim.contract import Optimizer
+from ..optim.clipping import Clipped, clipped
 from ..optim.named_optimizers import by_name
 from ..optim.schedules import by_name as schedule_by_name
 from ..plan.named_layouts import find_layout
@@ -78,7 +77,7 @@ class TrainConfig:
 
     def model(self) -> DecoderConfig:
         """Returns the model's configuration: the preset's, with what was given instead."""
-        given = {"keep": self.keep, "vocab": self.vocab, "dtype": self.dtype, "dropout": self.dropout}
+        given: dict[str, Any] = {"keep": self.keep, "vocab": self.vocab, "dtype": self.dtype, "dropout": self.dropout}
         return replace(preset(self.preset).model, **{name: value for name, value in given.items() if value})
 
     def sizes(self) -> tuple[int, int]:
@@ -92,7 +91,7 @@ class TrainConfig:
         self.model().dims()  # a layout may name these
         return mesh, find_layout(self.layout, mesh, self.param_layout, self.optimizer_layout)
 
-    def make_optimizer(self) -> Optimizer:
+    def make_optimizer(self) -> Clipped:
         """Returns the optimizer with its schedule; without a limit it clips nothing, and still knows the norm."""
         o = self.optimizer
         warmup = self.steps // 10 if o.warmup < 0 else o.warmup

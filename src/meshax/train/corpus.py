@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ..data.bigram import Bigram
+from ..data.reading import Per
 from ..data.text import Text, standard_library
 from ..data.tokenizing import tokenize
 from ..data.tokens import TokenFile
@@ -59,7 +60,7 @@ def _texts(config: TrainConfig, console: Console) -> tuple[Text, Text]:
             highlight=False,
         )
         return corpus.train, corpus.held_out
-    per = "line" if config.data.lines else "file"
+    per: Per = "line" if config.data.lines else "file"
     text = Text.find(config.data.text, per=per)
     if config.data.held_out:
         return text, Text.find(config.data.held_out, per=per)

@@ -120,7 +120,8 @@ class Run:
     def restored(self, step: int | str = "latest") -> tuple[TrainState, dict[str, Any]]:
         """Returns the state of a checkpoint, placed as this run's layout says, and what was saved beside it."""
         like = spmd(self._init, Mesh("none:1", abstract=True), "").shapes()
-        return self.checkpoints.restore(step, like=like, mesh=self.mesh, layout=self.layout)
+        wanted: Any = step  # a word that it does not know, it explains itself
+        return self.checkpoints.restore(wanted, like=like, mesh=self.mesh, layout=self.layout)
 
     @cached_property
     def step(self) -> Any:
@@ -223,13 +224,14 @@ class Run:
 
     def _summary(self, result: Evaluation, bigram: Any) -> None:
         say = lambda text: self.console.print(text, highlight=False, markup=False)  # noqa: E731
-        say(f"held-out perplexity {result.perplexity:.2f}, {result.bits_per_byte:.3f} bits per byte ({result.tokens:,} tokens)")
+        found = f"{result.perplexity:.2f}, {result.bits_per_byte:.3f} bits per byte"
+        say(f"held-out perplexity {found} ({result.tokens:,} tokens)")
         say(f"a bigram model's      {bigram.perplexity:.2f}, {bigram.bits_per_byte:.3f} bits per byte")
         say(f"the run is in {self.directory}: checkpoints, metrics.jsonl, events, curve.png")
         say(f'next: meshax generate --run {self.directory} --prompt "def "')
-        found = {"perplexity": result.perplexity, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}
-        found |= {"bigram_perplexity": bigram.perplexity, "bigram_bits_per_byte": bigram.bits_per_byte}
-        (self.directory / "result.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+        figures = {"perplexity": result.perplexity, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}
+        figures |= {"bigram_perplexity": bigram.perplexity, "bigram_bits_per_byte": bigram.bits_per_byte}
+        (self.directory / "result.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
 
 
 def run_config(directory: str | Path, **changes: str) -> TrainConfig:
@@ -239,7 +241,7 @@ def run_config(directory: str | Path, **changes: str) -> TrainConfig:
         raise TrainingError(
             f"there is no run in {str(directory)!r}.", fix="name the directory that meshax train wrote (--out)."
         )
-    given = {name: value for name, value in changes.items() if value}
+    given: dict[str, Any] = {name: value for name, value in changes.items() if value}
     if given:  # rules for what is stored name axes of the other mesh
         given = {"param_layout": "", "optimizer_layout": ""} | given
     return replace(load_config(path), out=str(directory), **given)
