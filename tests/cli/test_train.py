@@ -116,6 +116,13 @@ def test_wrong_draws(option, capsys):
     assert "\n  fix: give a number, 0 or more." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["eval", "generate"])
+def test_a_wrong_step(command, capsys):
+    assert main([command, "--step", "lates"]) == 2
+    wanted = "meshax: 'lates' is not a step.\n  fix: give the number of one, latest or best.\n"
+    assert capsys.readouterr().err.startswith(wanted)
+
+
 def test_a_wrong_draw_says_which():
     with pytest.raises(UsageError, match=r"^temperature is -1\.0\."):
         generate.Generate(temperature=-1.0).run()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from .options import Reporting, progress_console, use_processors
+from .options import Reporting, progress_console, step_of, use_processors
 
 
 @dataclass(kw_only=True)
@@ -22,12 +22,13 @@ class Evaluate(Reporting):
 
     def run(self) -> None:
         """Restores and evaluates."""
+        step = step_of(self.step)
         from ..train.loop import Run, run_config
 
         config = run_config(self.run_, mesh=self.mesh, layout=self.layout)
         use_processors(config.mesh)
         run = Run(config, progress_console(), read_only=True)
-        state, extra = run.restored(int(self.step) if self.step.isdecimal() else self.step)
+        state, extra = run.restored(step)
         found = run.evaluate(state.model)
         data = {
             "step": extra["step"], "perplexity": found.perplexity, "loss": found.loss,

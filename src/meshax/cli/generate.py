@@ -5,7 +5,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from .options import Reporting, UsageError, progress_console, use_processors
+from .options import Reporting, UsageError, progress_console, step_of, use_processors
 
 
 @dataclass(kw_only=True)
@@ -28,6 +28,7 @@ class Generate(Reporting):
     def run(self) -> None:
         """Restores and samples."""
         self._check()
+        step = step_of(self.step)
         from ..train.loop import Run, run_config
 
         config = run_config(self.run_, mesh=self.mesh, layout=self.layout)
@@ -37,7 +38,7 @@ class Generate(Reporting):
         from ..train.corpus import VOCABULARY
 
         run = Run(config, progress_console(), read_only=True)
-        state, _ = run.restored(int(self.step) if self.step.isdecimal() else self.step)
+        state, _ = run.restored(step)
         words = Vocabulary.load(run.directory / VOCABULARY)
         draw = sampler(state.model, run.mesh, run.layout, run.dims[1].size, self.top_k or None)
         made = list(generate(draw, words.encode(self.prompt), self.tokens, END, self.seed, self.temperature))

@@ -178,6 +178,15 @@ HardwareOption = Annotated[
 ]
 
 
+def step_of(text: str) -> Any:
+    """Returns the step that `--step` means: a number, latest or best."""
+    if text in ("latest", "best"):
+        return text
+    if not text.isdecimal():
+        raise UsageError(f"{text!r} is not a step.", fix="give the number of one, latest or best.")
+    return int(text)
+
+
 def progress_console() -> "Console":
     """Returns where progress is shown: never on standard output."""
     from rich.console import Console
