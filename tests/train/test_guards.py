@@ -1,12 +1,15 @@
 """What happens when the loss is not a number, or leaps."""
 
+import contextlib
 import math
+import signal
+import threading
 
 import numpy as np
 import pytest
 
 from meshax.errors import TrainingError
-from meshax.train.guards import Guard
+from meshax.train.guards import Guard, interruptible
 
 BATCH = {"tokens": np.arange(6).reshape(2, 3)}
 
@@ -56,3 +59,28 @@ def test_a_leap(tmp_path):
         "  rule: the run stops; its last checkpoint stays, and the batch is saved.\n"
         f"  fix: look at {tmp_path}/batch-21.npz; lower the learning rate, clip gradients, or pass a --spike above 1.5."
     )
+
+
+def test_an_interrupt_that_gets_lost_is_raised_again():
+    before = signal.getsignal(signal.SIGINT)
+    with interruptible() as check:
+        check()
+        with contextlib.suppress(KeyboardInterrupt):  # as a callback of JAX's does
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            check()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_thread_can_train_too():
+    seen = []
+
+    def work():
+        with interruptible() as check:
+            check()
+            seen.append("done")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == ["done"]

@@ -1,7 +1,11 @@
-"""Watching the loss: what to do when it is not a number, or leaps."""
+"""Watching a run: what to do when the loss is not a number, or leaps, and when someone presses Ctrl-C."""
 
+import contextlib
 import math
+import signal
+import threading
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,3 +55,31 @@ class Guard:
             rule="the run stops; its last checkpoint stays, and the batch is saved.",
             fix=f"look at {saved}; {fix}",
         )
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[Callable[[], None]]:
+    """Makes Ctrl-C stop a run for certain; gives a function to call between two steps.
+
+    What is raised while JAX traces can get lost in a callback, and the run would go on. So it is noted, and raised
+    again by the function.
+    """
+    noted = []
+
+    def note(number: int, frame: Any) -> None:
+        noted.append(number)
+        if callable(before):
+            before(number, frame)
+
+    def check() -> None:
+        if noted:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # others get no signals
+        yield check
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -8,7 +8,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ from ..tensor import Tensor, tensor
 from .checkpoints import Checkpoints
 from .config import CONFIG, TrainConfig, load_config
 from .corpus import Prepared, prepare
-from .guards import Guard
+from .guards import Guard, interruptible
 from .metrics import Metrics, bits_per_byte, draw_curve, perplexity
 from .progress import Display
 from .step import TrainState, evaluation_step, init_state, make_train_step
@@ -153,11 +153,11 @@ class Run:
 
     def train(self) -> Evaluation:
         """Trains to the last step, and evaluates."""
-        with contextlib.closing(self.checkpoints):
+        with contextlib.closing(self.checkpoints), interruptible() as check_interrupt:
             state, first = self._start()
             (self.directory / CONFIG).write_text(self.config.to_json(), encoding="utf-8")
             with contextlib.closing(Metrics(self.directory, first)) as metrics:
-                state = self._go(state, first, metrics)
+                state = self._go(state, first, metrics, check_interrupt)
                 result = self.evaluate(state.model)
                 if first < self.config.steps:
                     metrics.write(self.config.steps, eval_loss=result.loss, perplexity=result.perplexity)
@@ -183,7 +183,7 @@ class Run:
         self.console.print(f"resumed at step {extra['step']}", highlight=False)
         return state, extra["step"]
 
-    def _go(self, state: TrainState, first: int, metrics: Metrics) -> TrainState:
+    def _go(self, state: TrainState, first: int, metrics: Metrics, check_interrupt: Callable[[], None]) -> TrainState:
         """Takes the steps from the first to the last."""
         guard = Guard(self.directory, self.config.on_nan, self.config.spike)
         display = Display(self.console, self.config.steps, first)
@@ -193,6 +193,7 @@ class Run:
             for step in range(first + 1, self.config.steps + 1):
                 batch, found = next(self.batches), None
                 state, measured = self.step(state, self.tensors(batch), key)
+                check_interrupt()
                 watch.saw(step, measured, batch)
                 if step == self.config.steps:
                     break
