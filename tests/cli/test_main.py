@@ -164,7 +164,7 @@ def test_ctrl_c_ends_the_whole_tree(slow_plan):
     process, child = slow_plan
     assert is_alive(child)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=150)
     assert process.returncode == 130 and out == ""
     assert err.endswith("meshax: interrupted\n") and "Traceback" not in err
     wait_until(lambda: not is_alive(child), 10)
@@ -174,5 +174,5 @@ def test_ctrl_c_ends_the_whole_tree(slow_plan):
 def test_a_killed_parent_leaves_no_orphan(slow_plan, end):
     process, child = slow_plan
     process.send_signal(end)
-    process.communicate(timeout=30)
+    process.communicate(timeout=150)
     wait_until(lambda: not is_alive(child), 10)

@@ -188,10 +188,10 @@ def test_killed_and_run_again_in_real_processes(tmp_path):
         assert time.monotonic() < limit
         time.sleep(0.02)
     killed.send_signal(signal.SIGKILL)
-    assert killed.communicate(timeout=60)[0] == "" and killed.returncode == -signal.SIGKILL
+    assert killed.communicate(timeout=150)[0] == "" and killed.returncode == -signal.SIGKILL
 
     evaluated = start("eval", "--run", str(run), "--json")
-    out, err = evaluated.communicate(timeout=120)
+    out, err = evaluated.communicate(timeout=300)
     assert evaluated.returncode == 0, err
     step = json.loads(out)["step"]
 
@@ -200,5 +200,5 @@ def test_killed_and_run_again_in_real_processes(tmp_path):
         pass
     assert line == f"resumed at step {step}\n"
     resumed.send_signal(signal.SIGINT)
-    out, err = resumed.communicate(timeout=120)
+    out, err = resumed.communicate(timeout=300)
     assert resumed.returncode == 130 and out == "" and "Traceback" not in err

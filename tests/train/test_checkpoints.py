@@ -382,7 +382,7 @@ def test_a_killed_process_leaves_a_whole_checkpoint(tmp_path, moment, step):
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
         if moment == "while writing":
             kill_while_writing(process, tmp_path)
-        process.communicate(timeout=60)
+        process.communicate(timeout=150)
     assert process.returncode == -signal.SIGKILL
     assert len(list(tmp_path.glob("*.tmp"))) == 1
 
