@@ -17,7 +17,7 @@ from meshax.bench.calibrate import fastest
 from meshax.models.decoder import KEEP, Decoder, parameter_count
 from meshax.models.presets import PRESETS, preset
 from meshax.optim import by_name, clipped
-from meshax.plan.hardware import KNOWN
+from meshax.plan.hardware import of_device
 from meshax.train.step import init_state, make_train_step
 
 
@@ -58,8 +58,7 @@ def main():
 
     seconds = fastest(once, repeats=options.repeats)
     stats = jax.devices()[0].memory_stats() or {}
-    kind = jax.devices()[0].device_kind.lower()
-    machine = next((h for name, h in KNOWN.items() if name in kind), KNOWN["cpu"])
+    machine = of_device(jax.devices()[0].device_kind)
     flops = report.utilization(machine) * report.seconds(machine) * machine.peak(jnp.dtype(model.dtype))
     print(
         json.dumps(

@@ -140,6 +140,12 @@ def parse_bytes(text: str) -> float:
     return number * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ")
 
 
+def of_device(kind: str) -> Hardware:
+    """Returns the hardware of a device by JAX's name for its kind, as in "NVIDIA H200"; the CPU if we know none."""
+    words = kind.lower().replace(" ", "-")
+    return next((hardware for name, hardware in KNOWN.items() if name in words), KNOWN["cpu"])
+
+
 def calibrated_path() -> Path:
     """Returns where `meshax bench calibrate` keeps what it measured of this machine."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")

@@ -6,7 +6,7 @@ Everything is read off the trace; no device is touched.
 import inspect
 import json
 import linecache
-from collections import defaultdict
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -25,7 +25,7 @@ from .hardware import KNOWN, Hardware, find
 from .kernels import Kernels, flops_of, kernels_of
 from .memory import memory_of
 from .sameness import Duplicate, Sameness, duplicates_of
-from .walk import Block, Source, explained_tracing, read
+from .walk import Block, explained_tracing, read
 
 _LARGE = 0.01  # of the peak memory: a replicated tensor above this is worth a line
 
@@ -182,6 +182,7 @@ class Report:
     def as_dict(self) -> dict[str, Any]:
         """Returns all of it as plain data."""
         machines = list(KNOWN.values())
+        times = {h.name: self.time(h) for h in machines}
         return {
             "program": self.program.partition("(")[2].partition(",")[0] or self.program,
             "mesh": self.axis_sizes,
@@ -197,7 +198,7 @@ class Report:
             "unused_rules": self.unused_rules,
             "replicated": [asdict(r) for r in self.replicated],
             "tensors": [self._tensor(t) for t in self.tensors],
-            "time": {h.name: {**asdict(self.time(h)), "total": self.seconds(h), "assumes": ASSUMES} for h in machines},
+            "time": {name: {**asdict(t), "total": t.total, "assumes": ASSUMES} for name, t in times.items()},
             "sources": self._sources(),
         }
 
@@ -256,17 +257,9 @@ class Report:
         return {"name": t.name, "kind": t.kind, "role": t.role, "dtype": t.dtype, "dims": dims, "bytes": t.bytes}
 
     def _sources(self) -> dict[str, Any]:
-        used: dict[str, set[Source]] = defaultdict(set)
-        for step in [*(k.step for k in self.kernels.all())]:
-            if step.source.file:
-                used[step.source.file].add(step.source)
-        found = {}
-        for file, lines in used.items():
-            text = [line.rstrip("\n") for line in linecache.getlines(file)]
-            if text:
-                found[Path(file).name] = {"first": 1, "lines": text}
-            del lines
-        return found
+        files = dict.fromkeys(k.step.source.file for k in self.kernels.all() if k.step.source.file)
+        texts = {file: [line.rstrip("\n") for line in linecache.getlines(file)] for file in files}
+        return {Path(file).name: {"first": 1, "lines": lines} for file, lines in texts.items() if lines}
 
 
 def explain(program: Program, *args: Any) -> Report:
@@ -299,7 +292,8 @@ def _stored(tree: Any, kind: str, program: Program) -> list[Stored]:
         dims, role = (leaf.dims, leaf.role) if isinstance(leaf, Tensor) else ((), None)
         placement = canonical(program.setting, dims, role)
         array = leaf._array if isinstance(leaf, Tensor) else leaf
-        size = _bytes(program.setting.local_shape(dims, placement) if dims else array.shape, array.dtype)
+        shape = program.setting.local_shape(dims, placement) if dims else array.shape
+        size = math.prod(shape) * getattr(array.dtype, "itemsize", 0)
         made.append(Stored(name, kind, role, str(array.dtype), dims, placement, size))
     return made
 
@@ -313,10 +307,3 @@ def _argument_name(program: Program, path: Any) -> str:
     number = path[0].idx
     first = names[number] if number < len(names) else f"args[{number}]"
     return first + jax.tree_util.keystr(path[1:])
-
-
-def _bytes(shape: Sequence[int], dtype: Any) -> int:
-    size = getattr(dtype, "itemsize", 0)
-    for n in shape:
-        size *= n
-    return size

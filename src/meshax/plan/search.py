@@ -186,11 +186,9 @@ class _Search:
         for layout in dict.fromkeys([*quickest, *smallest]):
             for variant in self._stored_variants(layout):
                 self._trace(variant, reports)
-        reasons = self._reasons(list(reports))
+        reasons = self._reasons(reports)
         return [
-            Candidate(
-                layout, self.mesh, r.seconds(self.machine), r.memory["peak"], r.wire_bytes, reasons[layout](reports), r
-            )
+            Candidate(layout, self.mesh, r.seconds(self.machine), r.memory["peak"], r.wire_bytes, reasons[layout], r)
             for layout, r in reports.items()
         ]
 
@@ -277,9 +275,9 @@ class _Search:
         used = {axis for x in having for dim in x.dims for axis in rules.get(dim.name, ())}
         return tuple(a for a, size in self.mesh.axes.items() if size > 1 and a not in used)
 
-    def _reasons(self, layouts: list[Layout]) -> dict[Layout, Callable[[dict[Layout, Report]], str]]:
-        """Returns for each layout a function that says what each rule of it saves and costs."""
-        plain = list(dict.fromkeys(Layout(dict(layout.rules)) for layout in layouts))
+    def _reasons(self, reports: dict[Layout, Report]) -> dict[Layout, str]:
+        """Returns for each layout what each rule of it saves and costs."""
+        plain = list(dict.fromkeys(Layout(dict(layout.rules)) for layout in reports))
         rows: list[Assignment] = []
         for layout in plain:
             masks = _masks_of(dict(layout.rules), self.mesh)
@@ -293,7 +291,7 @@ class _Search:
                 parts.append(f"{name}:{'+'.join(axes)} {_saves_and_costs(*saved)}")
             texts[layout] = "; ".join(parts) or "nothing is split: nothing is sent"
             at += 1 + len(layout.rules)
-        return {layout: lambda reports, layout=layout: self._why(layout, texts, reports) for layout in layouts}  # type: ignore[misc]
+        return {layout: self._why(layout, texts, reports) for layout in reports}
 
     def _why(self, layout: Layout, texts: dict[Layout, str], reports: dict[Layout, Report]) -> str:
         base = Layout(dict(layout.rules))

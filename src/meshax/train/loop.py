@@ -23,7 +23,7 @@ from ..dims import Dim
 from ..errors import TrainingError
 from ..mesh import Mesh
 from ..models.decoder import Decoder
-from ..plan.hardware import KNOWN, Hardware
+from ..plan.hardware import of_device
 from ..plan.report import explain
 from ..program import spmd
 from ..tensor import Tensor, tensor
@@ -278,13 +278,8 @@ class _Watch:
 
     def _utilization(self, seconds: float, batch: dict[str, np.ndarray]) -> float:
         if not self.ideal:
-            machine = _hardware(self.run.mesh)
+            machine = of_device(self.run.mesh.jax_mesh.devices.flat[0].device_kind)
             state = spmd(self.run._init, self.run.mesh, self.run.layout).shapes()
             report = explain(self.run.step, state, self.run.tensors(batch), jax.random.key(0))
             self.ideal = report.utilization(machine) * report.seconds(machine)
         return self.ideal / seconds
-
-
-def _hardware(mesh: Mesh) -> Hardware:
-    kind = mesh.jax_mesh.devices.flat[0].device_kind.lower().replace(" ", "-")
-    return next((h for name, h in KNOWN.items() if name in kind), KNOWN["cpu"])
