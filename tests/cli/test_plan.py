@@ -58,6 +58,14 @@ def test_a_missing_compiler(monkeypatch, capsys):
     assert err.startswith("meshax: the TPU compiler is not installed.") and "pip install 'meshax[tpu]'" in err
 
 
+def test_virtual_processors_need_no_other_compiler(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["plan", TINY, "--mesh", "data:2 model:2", "--topology", "cpu", "--layout", "data", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["fits"] and data["topology"] == "cpu" and data["mesh"] == {"data": 2, "model": 2}
+    assert 0.9 < data["estimated_memory"]["peak"] / data["memory"]["total"] < 1.25
+
+
 @pytest.mark.tpu
 def test_a_plan(tmp_path, capsys):
     page = tmp_path / "page.html"

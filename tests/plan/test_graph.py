@@ -39,6 +39,13 @@ def test_dims_that_meet_in_an_operation_conflict():
     assert graph.conflicts() == {"a": {"b", "c"}, "b": {"a", "c"}, "c": {"a", "b"}}
 
 
+def test_a_lookup_trades_one_dim_for_others():
+    """Words may be split over the axis of the table they are looked up in: that is an all-gather, not an error."""
+    words = described(a, dtype=np.int32)
+    graph = Graph(lambda table, words: mx.gather(table, words, b), (described(b, c), words))
+    assert graph.conflicts() == {"a": {"c"}, "b": {"c"}, "c": {"a", "b"}}
+
+
 def test_names_go_into_loops_and_come_out():
     def fn(x, w):
         return mx.scan(lambda x, w: (mx.tanh(x * w), x), x, w, over=layers)[1]

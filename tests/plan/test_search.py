@@ -10,6 +10,8 @@ from meshax.plan.graph import Graph
 from meshax.plan.hardware import KNOWN
 from meshax.plan.screen import Screen
 from meshax.plan.search import search
+from meshax.plan.targets import load_target
+from meshax.train.preset_steps import target_of
 from messages import pinned
 
 MESH = "data:2 model:4"
@@ -145,6 +147,32 @@ def test_parameters_are_stored_split_where_memory_asks_for_it():
     assert any(c.layout.params for c in found)
     stored = next(c for c in found if c.layout.params)
     assert "params" in stored.why
+
+
+def test_layouts_that_fit_only_with_their_parameters_split_are_found():
+    step, mesh = load_target(target_of("lm-0.14b")), mx.Mesh("data:64", abstract=True)
+    limit = 0.6 * mx.spmd(step.fn, mesh, "batch:data", step.donate).explain(*step.args).memory["peak"]
+    options = {"hardware": "tpu-v3", "memory": limit, "pins": "batch:data", "donate": step.donate}
+    found = search(step.fn, step.args, [mesh], **options)
+    assert found and all(c.memory <= limit and c.layout.params for c in found)
+
+
+def test_mirrored_layouts_are_listed_once():
+    found = mx.auto_layout(mlp, mx.Mesh("rows:2 cols:2", abstract=True), *mlp_args(), hardware="cpu")
+    shown = [str(c.layout) for c in found]
+    swapped = [text.replace("rows", "?").replace("cols", "rows").replace("?", "cols") for text in shown]
+    assert not {a for a, b in zip(shown, swapped, strict=True) if a != b} & set(swapped)
+    pinned_one = mx.auto_layout(mlp, mx.Mesh("rows:2 cols:2", abstract=True), *mlp_args(), pins="hidden:cols")
+    assert all(dict(c.layout.rules)["hidden"] == ("cols",) for c in pinned_one)
+
+
+def test_sequence_layouts_are_found():
+    """`length` and `vocab` share an axis there: they meet in the embedding's lookup only, which may gather."""
+    step = load_target(target_of("lm-0.14b"))
+    mesh = mx.Mesh("data:4 model:8", abstract=True)
+    found = search(step.fn, step.args, [mesh], hardware="tpu-v3", pins="batch:data", donate=step.donate)
+    sequence = {(name, ("model",)) for name in ("length", "vocab", "heads", "d_ff")}
+    assert any(sequence <= set(c.layout.rules) for c in found)
 
 
 def test_three_axes():

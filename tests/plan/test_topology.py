@@ -41,7 +41,9 @@ def test_processors(topology, processors):
 
 @pytest.mark.parametrize("kind", TOPOLOGIES)
 def test_every_kind_is_known_hardware(kind):
-    assert hardware_of(f"tpu {kind}:2x2").name == f"tpu-{kind}"
+    mesh = mx.Mesh("data:8", abstract=True)
+    mesh.topology = f"tpu {kind}:2x2"
+    assert hardware_of(mesh).name == f"tpu-{kind}"
     assert [check_topology(f"tpu {kind}:{size}") for size in TOPOLOGIES[kind][1].split()]
 
 
@@ -58,13 +60,13 @@ test_messages = pinned(
               fix: choose one of these.
             """,
         ),
-        "no topology": (
+        "nothing to compile for": (
             mx.MeshError,
             lambda: plan(mx.spmd(lambda x: x, mx.Mesh("data:2", abstract=True), "")),
             """
-            a plan is for a machine that is not there, and this mesh has no topology.
+            a plan is compiled, and this mesh has nothing to compile for.
               values: Mesh(data:2, abstract)
-              fix: make it so: mx.Mesh("data:32 model:16", topology="tpu v2:16x16").
+              fix: leave out abstract=True, or name a machine: mx.Mesh("data:32 model:16", topology="tpu v2:16x16").
             """,
         ),
     }
@@ -77,7 +79,8 @@ def test_a_topology_that_does_not_exist(topology):
         check_topology(topology)
     text = str(error.value)
     assert text.startswith(
-        f"there is no topology {topology!r}.\n  rule: the TPU compiler knows:\n    tpu v2: 2x2 (8), "
+        f"there is no topology {topology!r}.\n"
+        '  rule: "cpu" is this machine\'s processor; the TPU compiler knows:\n    tpu v2: 2x2 (8), '
     )
     assert all(f"\n    tpu {kind}: " in text for kind in TOPOLOGIES)
     assert '\n  fix: write for example "tpu v2:16x16".' in text
@@ -135,6 +138,17 @@ def test_a_plan_that_does_not_fit():
 def test_a_page(tmp_path):
     path = made(CompilerMemory(0, 0, 0, 0, 0)).to_html(tmp_path / "plan.html")
     assert path.read_text().startswith("<!doctype html>")
+
+
+def test_the_compiler_of_devices_that_are_there():
+    program = mx.spmd(decoder.sgd, mx.Mesh("data:2 model:4"), TENSOR)
+    args = decoder.init(), *decoder.tokens()
+    one = plan(program, *args, hardware="cpu")
+    stats = program.compile(*args).memory_analysis()
+    assert one.memory.temporaries == stats.temp_size_in_bytes
+    assert one.memory.arguments == one.estimate["arguments"] == stats.argument_size_in_bytes
+    assert one.fits and one.as_dict()["topology"] == "cpu"
+    assert one.compiled["all-reduce"].bytes == one.ours["all-reduce"].bytes
 
 
 @pytest.mark.tpu

@@ -12,13 +12,19 @@ from .options import OnLaidOut, progress_console, usage
 class MakePlan(OnLaidOut):
     """Compiles a program for TPUs that are not there: does it fit, what does the compiler make of it, how fast is it.
 
-    Needs the TPU compiler, but no TPU: pip install 'meshax[tpu]'. It runs in a process of its own. Example:
+    Needs the TPU compiler, but no TPU: pip install 'meshax[tpu]'; for virtual processors of this machine, only what is
+    installed: --topology cpu. The compiler runs in a process of its own. Example:
 
     meshax plan examples/transformer.py:lm_4_90b --topology "tpu v2:16x16" --mesh "data:32 model:16" --layout data+model
     """
 
     topology: Annotated[
-        str, arg(metavar="NAME", help='The machine, as in "tpu v2:16x16" (512 cores).', help_behavior_hint="(required)")
+        str,
+        arg(
+            metavar="NAME",
+            help='The machine, as in "tpu v2:16x16" (512 cores), or cpu.',
+            help_behavior_hint="(required)",
+        ),
     ]
 
     def run(self) -> None:
@@ -27,16 +33,18 @@ class MakePlan(OnLaidOut):
 
         from ..mesh import Mesh
         from ..plan.targets import check_target
-        from ..plan.topology import check_compiler, check_topology
+        from ..plan.topology import CPU, check_compiler, check_topology
         from ..plan.worker import plan_apart
 
         self.check_layout()
         with usage():
             check_target(self.target)
-            check_topology(self.topology)
+            if self.topology != CPU:
+                check_topology(self.topology)
             if self.mesh:
                 Mesh(self.mesh, abstract=True)
-        check_compiler()
+        if self.topology != CPU:
+            check_compiler()
         request = {"target": self.target, "topology": self.topology, "mesh": self.mesh, "layout": self.layout}
         request |= {"params": self.param_layout, "optimizer": self.optimizer_layout, "html": self.html}
         columns = (SpinnerColumn(finished_text="-"), TextColumn("{task.description}"), TimeElapsedColumn())

@@ -20,6 +20,7 @@ from .kernels import PRODUCTS, Kernels, kernels_of
 from .walk import Block, Step, Value, explained_tracing, read
 
 Names = tuple[str | None, ...]
+_TRADING = ("named", "gather", "scatter-add")
 _REDUCING = ("reduce_", "argmax", "argmin")
 
 
@@ -60,8 +61,8 @@ class Graph:
         for step in self.block.all_steps():
             if step.blocks:
                 continue
-            # a rename shows one tensor under two names: each side meets by itself
-            sides = [*step.inputs, *step.outputs] if step.name == "named" else []
+            # a rename shows one tensor under two names, and a lookup trades one for others: each meets by itself
+            sides = [*step.inputs, *step.outputs] if step.name in _TRADING else []
             groups = [frozenset(filter(None, self.of(v))) for v in sides] or [self.together(step)]
             for group in groups:
                 for name in group:

@@ -40,6 +40,8 @@ class Screen:
         self._communicate(graph.block, {})
         self.seconds = self.communication + sum(self._time(kernel) for kernel in graph.kernels.all())
         self.memory = self._memory()
+        leaves = zip(graph.arguments, graph.block.inputs, strict=True)
+        self.stored = np.zeros(self.count) + sum(self._bytes(v) for x, v in leaves if getattr(x, "role", None))
 
     def _tables(self, axes: list[str]) -> None:
         """Fills what a collective costs for each set of axes."""

@@ -5,8 +5,10 @@ dims; all combinations are priced from one trace (`screen`), those that fit the 
 traced under the layout itself, with and without splitting what is stored (ZeRO). What is returned are the real reports.
 """
 
+import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,15 +19,17 @@ from ..errors import ArgumentError, LayoutError, did_you_mean
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
 from ..program import spmd
-from ..tensor import Tensor, is_tensor
 from .graph import Graph
 from .hardware import Hardware, find
 from .report import Report
+from .roles import role_variants, stored_tensors
 from .screen import Screen
 from .table import show_bytes, show_seconds
 
 _MOST = 60_000  # combinations priced in one go
 _TRACED = 12  # candidates traced for real
+_VARIED = 3  # of them tried with what is stored split further
+_REFUSED = 20  # candidates that may turn out not to be legal
 _TOP = 10
 _SLACK = 1.2  # the screen's memory is rougher than the report's
 
@@ -172,19 +176,21 @@ class _Search:
         self.axes = list(mesh.axes)
         self.conflicts = graph.conflicts()
         self.names = sorted(graph.sizes)
+        self.stored = stored_tensors(graph.arguments)
 
     def run(self) -> list[Candidate]:
         """Prices all combinations, and traces the best."""
         every = self._combinations()
-        screen = self._screen(every)
-        best = self._chosen(screen)
         reports: dict[Layout, Report] = {}
-        for assignment in (every[i] for i in best):
-            self._trace(self._layout(assignment), reports)
-        quickest = sorted(reports, key=lambda layout: reports[layout].seconds(self.machine))[:3]
+        for order, wanted in self._orders(self._screen(every)):
+            for i in order[: wanted + _REFUSED]:
+                wanted -= self._trace(self._layout(every[i]), reports)
+                if wanted <= 0:
+                    break
+        quickest = sorted(reports, key=lambda layout: reports[layout].seconds(self.machine))[:_VARIED]
         smallest = sorted(reports, key=lambda layout: reports[layout].memory["peak"])[:1]
         for layout in dict.fromkeys([*quickest, *smallest]):
-            for variant in self._stored_variants(layout):
+            for variant in role_variants(layout, self.mesh, self.stored, self.fixed):
                 self._trace(variant, reports)
         reasons = self._reasons(reports)
         return [
@@ -192,13 +198,15 @@ class _Search:
             for layout, r in reports.items()
         ]
 
-    def _trace(self, layout: Layout, reports: dict[Layout, Report]) -> None:
+    def _trace(self, layout: Layout, reports: dict[Layout, Report]) -> bool:
+        """Traces under a layout; returns whether there is a report of it then."""
         if layout not in reports:
             try:
                 program = spmd(self.fn, self.mesh, layout, self.donate)
                 reports[layout] = program.explain(*self.args)  # type: ignore[attr-defined]
             except LayoutError:
-                pass  # dims meet in a way that the named trace did not show: not a candidate
+                return False  # dims meet in a way that the named trace did not show: not a candidate
+        return True
 
     def _combinations(self) -> list[Assignment]:
         """Returns all ways to give each axis a set of dims that never meet."""
@@ -207,13 +215,25 @@ class _Search:
             keep = int(_MOST ** (1 / len(choices)))
             choices = [self._shortlist(axis, sets, keep) for axis, sets in enumerate(choices)]
         made = []
+        mirrored = self._interchangeable_axes()
         for combination in itertools.product(*choices):
+            if any(_order(combination[i]) > _order(combination[j]) for i, j in mirrored):
+                continue
             assignment = dict(self.fixed)
             for axis, names in enumerate(combination):
                 for name in names:
                     assignment[name] = assignment.get(name, 0) | 1 << axis
             made.append(assignment)
         return made
+
+    def _interchangeable_axes(self) -> list[tuple[int, int]]:
+        """Returns pairs of axes whose exchange changes nothing: of two mirrored layouts, one is enough."""
+        pinned = functools.reduce(operator.or_, self.fixed.values(), 0)
+        kinds = [
+            (self.mesh.axes[axis], self.machine.link([axis], self.mesh.axes), i if pinned >> i & 1 else -1)
+            for i, axis in enumerate(self.axes)
+        ]
+        return [(i, j) for i, j in itertools.combinations(range(len(kinds)), 2) if kinds[i] == kinds[j]]
 
     def _sets(self, axis: int) -> list[frozenset[str]]:
         """Returns the sets of dims that may be split over an axis together."""
@@ -237,12 +257,19 @@ class _Search:
         masks = {name: np.array([a.get(name, 0) for a in assignments], int) for name in self.names}
         return Screen(self.graph, self.mesh.axes, self.machine, masks)
 
-    def _chosen(self, screen: Screen) -> list[int]:
-        """Returns the fastest that fit, and the smallest."""
-        order = np.argsort(screen.seconds, kind="stable")
-        fitting = [int(i) for i in order if screen.memory[i] <= self.limit * _SLACK][:_TRACED]
-        smallest = [int(i) for i in np.argsort(screen.memory, kind="stable")[: 2 if fitting else 5]]
-        return list(dict.fromkeys([*fitting, *smallest]))
+    def _orders(self, screen: Screen) -> Iterator[tuple[list[int], int]]:
+        """Iterates over rankings of the combinations, each with how many of its first are worth tracing.
+
+        Those are the fastest that fit, the fastest that would fit with what is stored split over all processors, and
+        the smallest.
+        """
+        limit = self.limit * _SLACK
+        at_least = screen.memory - screen.stored * (1 - 1 / self.mesh.size)
+        fastest = np.argsort(screen.seconds, kind="stable")
+        fitting = [int(i) for i in fastest if screen.memory[i] <= limit]
+        yield fitting, _TRACED
+        yield [int(i) for i in fastest if at_least[i] <= limit < screen.memory[i]], _VARIED
+        yield [int(i) for i in np.argsort(screen.memory, kind="stable")], 2 if fitting else 5
 
     def _layout(self, assignment: Assignment, **roles: Any) -> Layout:
         rules = {
@@ -251,29 +278,6 @@ class _Search:
             if mask
         }
         return Layout(rules, **roles)
-
-    def _stored_variants(self, layout: Layout) -> Iterator[Layout]:
-        """Iterates over the same layout with what is stored split further: parameters, or the optimizer's state."""
-        stored = [x for x in self.graph.arguments if is_tensor(x) and x.role == "param"]
-        has_state = any(is_tensor(x) and x.role == "optimizer" for x in self.graph.arguments)
-        rules = dict(layout.rules)
-        weight: dict[str, int] = {}
-        for x in stored:
-            for dim in x.dims:
-                weight[dim.name] = weight.get(dim.name, 0) + x.size
-        for name in sorted(weight, key=lambda n: -weight[n])[:2]:
-            axes = self._unused_axes(name, stored, rules)
-            if axes:
-                rule = {name: axes}
-                yield Layout(dict(rules), params=rule, optimizer=rule)
-                if has_state:
-                    yield Layout(dict(rules), optimizer=rule)
-
-    def _unused_axes(self, name: str, stored: Sequence[Tensor], rules: Mapping[str, Any]) -> tuple[str, ...]:
-        """Returns the axes that split no dim of the parameters which have a dim of this name."""
-        having = [x for x in stored if name in [d.name for d in x.dims]]
-        used = {axis for x in having for dim in x.dims for axis in rules.get(dim.name, ())}
-        return tuple(a for a, size in self.mesh.axes.items() if size > 1 and a not in used)
 
     def _reasons(self, reports: dict[Layout, Report]) -> dict[Layout, str]:
         """Returns for each layout what each rule of it saves and costs."""
@@ -302,6 +306,11 @@ class _Search:
         role, rules = ("params", layout.params) if layout.params else ("optimizer", layout.optimizer)
         rule = " ".join(f"{name}:{'+'.join(axes)}" for name, axes in rules)
         return f"{texts[base]}; {role} {rule} {_saves_and_costs(*saved)}"
+
+
+def _order(names: frozenset[str]) -> tuple[bool, list[str]]:
+    """Orders the dims of interchangeable axes: by name, and axes without any last."""
+    return not names, sorted(names)
 
 
 def _saves_and_costs(seconds: float, memory: float) -> str:

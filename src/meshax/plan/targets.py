@@ -20,6 +20,7 @@ from ..errors import ArgumentError, MeshaxError, did_you_mean
 from ..mesh import Mesh
 from ..program import Program, spmd
 from .named_layouts import find_layout
+from .topology import CPU
 
 _EXAMPLE = "write FILE.py:FUNCTION, as in examples/transformer.py:tiny."
 _RETURNS = "it returns (fn, args), (fn, args, donate) or (program, args)."
@@ -45,9 +46,12 @@ class Target:
     def build(
         self, mesh: str = "", layout: str = "", params: str = "", optimizer: str = "", topology: str | None = None
     ) -> Program:
-        """Makes the program; what is not given is the target's own, and there are no devices."""
+        """Makes the program, without devices unless a topology is named; what is not given is the target's own."""
         own, axes = self.program, self.axes(mesh)
-        made = Mesh(axes, topology=topology) if topology else Mesh(axes, abstract=True)
+        if topology == CPU:
+            made = Mesh(axes)
+        else:
+            made = Mesh(axes, topology=topology) if topology else Mesh(axes, abstract=True)
         if own is not None and not (layout or params or optimizer):
             return spmd(own.fn, made, own.layout, own.donate)
         return spmd(self.fn, made, find_layout(layout or "none", made, params, optimizer), self.donate)

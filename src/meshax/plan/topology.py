@@ -1,8 +1,8 @@
-"""Plans: a program compiled for a machine that is not there, by the compiler that will compile it there.
+"""Plans: a program compiled for a machine, which need not be there, by the compiler that will compile it there.
 
-`plan` asks the TPU compiler (libtpu, which needs no TPU to compile for one) what our own estimates cannot know: how
-much memory the program takes on a core, and which collectives are left after its optimizations. Both stand beside ours.
-The time is ours: a compiler does not tell.
+`plan` asks the compiler what our own estimates cannot know: how much memory the program takes on a processor, and which
+collectives are left after its optimizations. Both stand beside ours. The time is ours: a compiler does not tell. The
+TPU compiler (libtpu) needs no TPU to compile for one; for CPUs and GPUs, devices are needed, which a CPU can pretend.
 """
 
 import importlib.util
@@ -18,11 +18,12 @@ from typing import Any
 import jax
 
 from ..errors import MeshError, did_you_mean
+from ..mesh import Mesh
 from ..program import Program, _abstract
 from ..tensor import Tensor, is_tensor
 from .compiled import CompiledCollective, Moved, compiled_by_kind, compiled_collectives, differences, ours_by_kind
 from .cost import ASSUMES
-from .hardware import Hardware, find
+from .hardware import Hardware, find, of_device
 from .report import Report, explain
 
 # Processors to a chip, and the usual sizes in chips; the compiler takes any whose first two numbers are even.
@@ -35,6 +36,7 @@ TOPOLOGIES: dict[str, tuple[int, str]] = {
     "v6e": (1, "2x2 2x4 4x4 4x8 8x8 8x16 16x16"),
 }
 _FORM = re.compile(r"tpu (v\w+):(\d+(?:x\d+)+)\Z")
+CPU = "cpu"  # in place of a topology: as many virtual processors of this machine as the mesh has
 STAGES = ("tracing", "lowering", "compiling", "reading")
 
 
@@ -45,7 +47,7 @@ def check_topology(topology: str) -> int:
     if match is None or kind not in TOPOLOGIES:
         raise MeshError(
             f"there is no topology {topology!r}.",
-            rule=f"the TPU compiler knows:{_table(TOPOLOGIES)}",
+            rule=f'"{CPU}" is this machine\'s processor; the TPU compiler knows:{_table(TOPOLOGIES)}',
             fix='write for example "tpu v2:16x16".' + (f" {did_you_mean(kind, TOPOLOGIES)}" if kind else ""),
         )
     per_chip, usual = TOPOLOGIES[kind]
@@ -78,9 +80,11 @@ def check_compiler() -> None:
         )
 
 
-def hardware_of(topology: str) -> Hardware:
-    """Returns what the processors of a topology can do."""
-    return find(topology.partition(":")[0])
+def hardware_of(mesh: Mesh) -> Hardware:
+    """Returns what the processors of a mesh can do: a topology's, or those of devices that are there."""
+    if mesh.topology is not None:
+        return find(mesh.topology.partition(":")[0])
+    return find(None) if mesh.platform == CPU else of_device(mesh.jax_mesh.devices.flat[0].device_kind)
 
 
 @dataclass(frozen=True)
@@ -145,7 +149,7 @@ class Plan:
         mesh = self.report.setting.mesh
         return {
             "program": self.report.program,
-            "topology": mesh.topology,
+            "topology": mesh.topology or mesh.platform,
             "mesh": mesh.axes,
             "layout": repr(self.report.setting.layout),
             "hardware": self.hardware.name,
@@ -185,22 +189,22 @@ def plan(
     hardware: str | Hardware | None = None,
     progress: Callable[[str], None] = lambda stage: None,
 ) -> Plan:
-    """Compiles a program for a machine that is not there, and reads what came out.
+    """Compiles a program for the processors of its mesh, and reads what came out.
 
     Args:
-        program: what `mx.spmd` made on a mesh of a topology: `mx.Mesh("data:32 model:16", topology="tpu v2:16x16")`.
+        program: what `mx.spmd` made on a mesh of devices, or of a topology, a machine that is not there:
+            `mx.Mesh("data:32 model:16", topology="tpu v2:16x16")`.
         *args: as for a call; tensors of `jax.ShapeDtypeStruct` do: nothing runs.
-        hardware: what to price for; by default the topology's.
+        hardware: what to price for; by default the mesh's.
         progress: told each of `STAGES` as it begins.
     """
-    topology = program.mesh.topology
-    if topology is None:
+    if program.mesh.is_abstract:
         raise MeshError(
-            "a plan is for a machine that is not there, and this mesh has no topology.",
+            "a plan is compiled, and this mesh has nothing to compile for.",
             values=repr(program.mesh),
-            fix='make it so: mx.Mesh("data:32 model:16", topology="tpu v2:16x16").',
+            fix='leave out abstract=True, or name a machine: mx.Mesh("data:32 model:16", topology="tpu v2:16x16").',
         )
-    machine = find(hardware) if hardware is not None else hardware_of(topology)
+    machine = find(hardware) if hardware is not None else hardware_of(program.mesh)
     took: dict[str, float] = {}
 
     @contextmanager

@@ -109,11 +109,16 @@ def main() -> None:
 
 
 def _plan(request: Mapping[str, Any], on_stage: Callable[[str], None]) -> dict[str, Any]:
+    import jax
+
+    from ..mesh import Mesh
     from .targets import blamed, check_target, load_target
-    from .topology import plan
+    from .topology import CPU, plan
 
     on_stage("loading")
     start = time.perf_counter()
+    if request["topology"] == CPU and request["mesh"]:
+        jax.config.update("jax_num_cpu_devices", Mesh(request["mesh"], abstract=True).size)
     target = load_target(request["target"])
     options = {name: request[name] for name in ("mesh", "layout", "params", "optimizer", "topology")}
     program = target.build(**options)
