@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshax as mx
-from meshax.models.decoder import KEEP, Decoder, DecoderConfig, fit_memory, parameter_count
+from meshax.models.decoder import KEEP, Decoder, DecoderConfig, parameter_count
 from meshax.plan.named_layouts import find_layout
 from messages import pinned
 
@@ -118,12 +118,6 @@ def test_without_a_key_nothing_is_dropped_or_smoothed():
     evaluate = mx.spmd(lambda model, batch: model.loss(batch), mx.Mesh("x:1"), "")
     totals = [float(evaluate(made(c), examples())[0]) for c in (config, SMALL)]
     assert totals[0] == totals[1]
-
-
-def test_the_most_that_fits_is_kept():
-    needs = dict(zip(KEEP, (1, 2, 3, 4, 5), strict=True))
-    chosen = [fit_memory(SMALL, lambda config: needs[config.keep], limit).keep for limit in (0.5, 1, 3.5, 9)]
-    assert chosen == ["nothing", "nothing", "products", "everything"]
 
 
 def test_parameters_are_counted_without_making_them():

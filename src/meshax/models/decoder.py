@@ -12,8 +12,7 @@ The layers are one module whose parameters have the dim `layers`; `mx.scan` goes
 backward pass what the remat policy does not keep.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -205,18 +204,3 @@ def parameter_count(config: DecoderConfig) -> int:
     """Returns the number of parameters, without making any."""
     shapes = jax.eval_shape(lambda key: Decoder.init(key, config), jax.random.key(0))
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
-
-
-def fit_memory(config: DecoderConfig, peak: Callable[[DecoderConfig], int], limit: float) -> DecoderConfig:
-    """Returns the configuration that keeps the most for the backward pass and still fits.
-
-    Args:
-        config: the model.
-        peak: predicts the memory of a step, in bytes.
-        limit: the bytes there are.
-    """
-    for keep in reversed(KEEP):
-        wanted = replace(config, keep=keep)
-        if peak(wanted) <= limit:
-            return wanted
-    return replace(config, keep="nothing")

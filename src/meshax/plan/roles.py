@@ -32,8 +32,8 @@ def role_variants(layout: Layout, mesh: Mesh, stored: Sequence[Tensor], barred: 
     axes = [axis for axis, size in mesh.axes.items() if size > 1]
     names = sorted({d.name for x in stored for d in x.dims} - set(barred))
     sets = [chosen for n in range(1, len(axes) + 1) for chosen in itertools.combinations(axes, n)]
-    single = [{name: chosen} for name in names for chosen in sets]
-    double = [{**a, **b} for a, b in itertools.combinations(single, 2) if a.keys() != b.keys()]
+    single: list[_Rules] = [{name: chosen} for name in names for chosen in sets]
+    double: list[_Rules] = [{**a, **b} for a, b in itertools.combinations(single, 2) if a.keys() != b.keys()]
     rules = dict(layout.rules)
     found: dict[frozenset[str], tuple[tuple[int, int, int], _Rules]] = {}
     as_it_is = _bytes(stored, rules, {}, mesh) or 0

@@ -16,10 +16,12 @@ from ..models.presets import preset
 from ..optim.clipping import Clipped, clipped
 from ..optim.named_optimizers import by_name
 from ..optim.schedules import by_name as schedule_by_name
+from ..plan.hardware import parse_bytes
 from ..plan.named_layouts import find_layout
 from ..program import put
 
 CONFIG = "config.json"
+AUTO = "auto"  # of what the backward pass keeps: the most that fits
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ class TrainConfig:
     batch: int = 0  # examples in a step; 0: the preset's
     length: int = 0  # tokens in an example; 0: the preset's
     dropout: float = 0.0  # the share of activations that are dropped
-    keep: str = ""  # what the backward pass keeps: nothing ... everything; none: the preset's
+    keep: str = ""  # what the backward pass keeps: nothing ... everything, auto: what fits; none: the preset's
+    memory: str = ""  # the bytes a processor may use, as in 16GB; none: what it has
     vocab: int = 0  # subwords; 0: the preset's
     dtype: str = ""  # of products: bfloat16, float16 or float32; none: the preset's
     data: DataOptions = field(default_factory=DataOptions)
@@ -77,7 +80,8 @@ class TrainConfig:
 
     def model(self) -> DecoderConfig:
         """Returns the model's configuration: the preset's, with what was given instead."""
-        given: dict[str, Any] = {"keep": self.keep, "vocab": self.vocab, "dtype": self.dtype, "dropout": self.dropout}
+        keep = "" if self.keep == AUTO else self.keep
+        given: dict[str, Any] = {"keep": keep, "vocab": self.vocab, "dtype": self.dtype, "dropout": self.dropout}
         return replace(preset(self.preset).model, **{name: value for name, value in given.items() if value})
 
     def sizes(self) -> tuple[int, int]:
@@ -104,6 +108,8 @@ class TrainConfig:
         if self.on_nan not in ("stop", "skip"):
             raise ArgumentError(f"on_nan is {self.on_nan!r}.", fix='choose "stop" or "skip".')
         self.make_optimizer()
+        if self.memory:
+            parse_bytes(self.memory)
         mesh, layout = self.placed()
         put((), mesh, layout)  # raises if they do not fit each other, or the model
         processors = mesh.count(dict(layout.rules).get("batch", ()))

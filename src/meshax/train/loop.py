@@ -30,6 +30,7 @@ from ..tensor import Tensor, tensor
 from .checkpoints import Checkpoints
 from .config import CONFIG, TrainConfig, load_config
 from .corpus import Prepared, prepare
+from .fitting import fitted
 from .guards import Guard, interruptible
 from .metrics import Metrics, bits_per_byte, draw_curve, perplexity
 from .progress import Display
@@ -63,7 +64,10 @@ class Run:
         self.directory = Path(config.out)
         self._check_same_run()
         self.mesh, self.layout = config.placed()
-        self.model = config.model()
+        self.model, note = (config.model(), "") if read_only else fitted(config, self.mesh, self.layout)
+        if note:
+            self.console.print(note, highlight=False, markup=False)
+            self.config = replace(config, keep=self.model.keep)
         batch, length = config.sizes()
         self.dims = (Dim("batch", batch), Dim("length", length))
         self.optimizer = config.make_optimizer()

@@ -1,0 +1,75 @@
+"""What the backward pass keeps is the most that fits; a step that fits nowhere is refused before it begins."""
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+import meshax as mx
+from meshax.errors import TrainingError
+from meshax.models.decoder import KEEP
+from meshax.plan.report import explain
+from meshax.train.config import TrainConfig
+from meshax.train.fitting import fitted, memory_of, step_and_shapes
+from meshax.train.loop import Run, run_config
+from runs import small, write_text
+
+CONFIG = TrainConfig(preset="tiny", keep="auto", layout="data")
+
+
+@pytest.fixture(scope="module")
+def needs():
+    """The predicted memory of a step, by what it keeps."""
+    mesh, layout = CONFIG.placed()
+    found = {}
+    for keep in KEEP:
+        step, args = step_and_shapes(replace(CONFIG.model(), keep=keep), CONFIG.make_optimizer(), CONFIG.sizes())
+        found[keep] = explain(mx.spmd(step, mesh, layout, donate=0), *args).memory["peak"]
+    return found
+
+
+def test_more_kept_needs_more(needs):
+    assert needs["nothing"] <= needs["products"] < needs["everything"]
+
+
+@pytest.mark.parametrize("keep", ["nothing", "products", "everything"])
+def test_the_most_that_fits_is_kept(needs, keep):
+    model, line = fitted(replace(CONFIG, memory=str(needs[keep])), *CONFIG.placed())
+    assert needs[model.keep] == needs[keep]
+    assert line.startswith(f"the backward pass keeps {model.keep}: ") and line.endswith(" predicted")
+
+
+def test_by_default_the_limit_is_the_devices(needs):
+    mesh, layout = CONFIG.placed()
+    assert memory_of(mesh, "") >= 1e9 and memory_of(mesh, "16GB") == 16e9
+    assert fitted(CONFIG, mesh, layout)[0].keep == "everything"
+
+
+def test_without_being_asked_nothing_is_traced():
+    model, line = fitted(replace(CONFIG, keep="products"), *CONFIG.placed())
+    assert model.keep == "products" and line == ""
+
+
+@pytest.mark.parametrize(
+    ("keep", "tried", "advice"),
+    [("auto", "nothing", "or use more processors."), ("products", "products", "or pass --keep auto.")],
+)
+def test_a_step_that_does_not_fit_is_refused(keep, tried, advice):
+    with pytest.raises(TrainingError) as error:
+        fitted(replace(CONFIG, keep=keep, memory="1MB"), *CONFIG.placed())
+    first, values, _, fix = str(error.value).split("\n")
+    assert first == "a step does not fit 1 MB on each processor."
+    assert values.startswith(f"  values: predicted with --keep {tried!r}: ")
+    assert fix.endswith(advice)
+
+
+def test_a_run_says_and_saves_what_it_chose(tmp_path):
+    write_text(tmp_path / "text")
+    said = io.StringIO()
+    run = Run(small(tmp_path, keep="auto", memory="1GB", steps=1), Console(file=said, width=200))
+    run.train()
+    assert "the backward pass keeps everything: " in said.getvalue()
+    assert run_config(run.directory).keep == "everything"
+    assert json.loads((run.directory / "config.json").read_text())["memory"] == "1GB"
