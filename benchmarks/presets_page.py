@@ -18,7 +18,7 @@ import meshax as mx  # noqa: E402
 from meshax.models.decoder import parameter_count  # noqa: E402
 from meshax.models.presets import PRESETS, Preset, preset  # noqa: E402
 from meshax.plan.hardware import find  # noqa: E402
-from meshax.plan.named_layouts import find_layout  # noqa: E402
+from meshax.plan.named_layouts import find_layout, sizes_of  # noqa: E402
 from meshax.plan.search import Candidate, search  # noqa: E402
 from meshax.plan.table import show_bytes, show_seconds  # noqa: E402
 from meshax.train.preset_steps import training_step  # noqa: E402
@@ -105,7 +105,7 @@ def measured(name: str) -> Row:
     fn, args, donate = training_step(name)
     mesh, chosen, compared = mx.Mesh(axes, abstract=True), preset(name), {}
     for head, rules in COMPARED[chosen.family].items():
-        report = mx.spmd(fn, mesh, find_layout(rules, mesh), donate).explain(*args)
+        report = mx.spmd(fn, mesh, find_layout(rules, mesh, sizes=sizes_of(args)), donate).explain(*args)
         compared[head] = report.memory["peak"], report.seconds(hardware)
     return Row(chosen, axes, hardware, compared, search(fn, args, [mesh], hardware=hardware, donate=donate)[0])
 

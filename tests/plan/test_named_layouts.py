@@ -2,7 +2,7 @@ import pytest
 
 import decoder
 import meshax as mx
-from meshax.plan.named_layouts import NAMES, find_layout
+from meshax.plan.named_layouts import NAMES, find_layout, sizes_of
 from messages import pinned
 
 MESH = mx.Mesh("data:2 model:4", abstract=True)
@@ -32,6 +32,22 @@ def test_only_dims_that_exist_have_rules():
 
 def test_axes_of_any_name():
     assert find_layout("data", mx.Mesh("rows:2 cols:4", abstract=True), known=USUAL) == mx.Layout("batch:rows+cols")
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "heads", "split"),
+    [(8, 4, "kv_heads"), (4, 4, "kv_heads"), (2, 8, "heads"), (3, 8, "heads"), (6, 2, "kv_heads")],
+)
+def test_grouped_heads_are_split_where_they_divide_better(kv_heads, heads, split):
+    sizes = {"kv_heads": kv_heads, "heads": heads, "d_ff": 64}
+    layout = find_layout("data+model", MESH, known={*USUAL, "kv_heads"}, sizes=sizes)
+    assert layout == mx.Layout(f"batch:data {split}:model d_ff:model vocab:model")
+    assert find_layout("data", MESH, known=USUAL, sizes=sizes) == mx.Layout("batch:data+model")
+
+
+def test_sizes_of_arguments():
+    rows, cols = mx.dims(rows=3, cols=5)
+    assert sizes_of(({"w": mx.zeros((rows, cols))}, 2.0, mx.zeros(rows))) == {"rows": 3, "cols": 5}
 
 
 def test_rules_and_roles():

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 from ..dims import Dim, Dims
 from ..errors import ArgumentError, did_you_mean
 from ..nn import Attention, Dropout, Embedding, FeedForward, LayerNorm, Linear, RMSNorm, cross_entropy
+from ..nn.attention import head_dims
 from ..nn.feed_forward import ACTIVATIONS
 from ..nn.positions import sinusoidal
 from ..ops import arange, einsum, remat, scan
@@ -80,10 +81,15 @@ class DecoderConfig:
             )
 
     def dims(self) -> dict[str, Dim]:
-        """Returns the dims of the parameters, by name; `positions` and `memory` become known too."""
+        """Returns the dims that layers are made of, by name; `positions` and `memory` become known too."""
         Dim("positions", 1), Dim("memory", 1), Dim("batch", 1), Dim("length", 1)  # so that layouts may name them
         sizes = {name: getattr(self, name) for name in ("d_model", "heads", "d_kv", "d_ff", "layers", "vocab")}
         return {name: Dim(name, size) for name, size in sizes.items()}
+
+    def sizes(self) -> dict[str, int]:
+        """Returns the sizes of the dims of the parameters, by name; those of heads as attention groups them."""
+        groups = head_dims(Dim("heads", self.heads), self.kv_heads)[0]
+        return {name: dim.size for name, dim in self.dims().items()} | {dim.name: dim.size for dim in groups}
 
 
 class Layer(eqx.Module):

@@ -70,7 +70,7 @@ class Attention(eqx.Module):
             relative: whether distances have a learned bias.
             dropout: of the attention weights.
         """
-        queries, keys = _head_dims(heads, kv_heads)
+        queries, keys = head_dims(heads, kv_heads)
         names = jax.random.split(key, 5)
         return cls(
             Linear.init(names[0], (d_model,), (*queries, d_kv), stack),
@@ -123,7 +123,7 @@ class Attention(eqx.Module):
         return self.out(mixed)
 
 
-def _head_dims(heads: Dim, kv_heads: int | None) -> tuple[Dims, Dims]:
+def head_dims(heads: Dim, kv_heads: int | None) -> tuple[Dims, Dims]:
     """Returns the head dims of queries, and of keys and values."""
     if kv_heads is None or kv_heads == heads.size:
         return (heads,), (heads,)

@@ -2,15 +2,20 @@
 
 A name stands for rules over the usual dims (`batch`, `length`, `d_model`, `heads`, `d_ff`, `vocab`), as far as the
 program has them. `data` and `model` split over all axes of the mesh; `data+model` and `sequence` need the two axes
-`data` and `model`.
+`data` and `model`. Heads that share keys in groups have two dims, `kv_heads` and `heads`: the one that divides better
+is split.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax
 
 from ..dims import known_names
 from ..errors import LayoutError, did_you_mean
-from ..layout import Layout
+from ..layout import Layout, block_size
 from ..mesh import Mesh
+from ..tensor import is_tensor
 
 NAMES = {
     "none": "nothing is split: every processor does everything",
@@ -24,7 +29,12 @@ _MODEL_DIMS = ("heads", "d_ff", "vocab")
 
 
 def find_layout(
-    text: str, mesh: Mesh, params: str = "", optimizer: str = "", known: Collection[str] | None = None
+    text: str,
+    mesh: Mesh,
+    params: str = "",
+    optimizer: str = "",
+    known: Collection[str] | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> Layout:
     """Returns the layout that is meant by a name or by rules.
 
@@ -34,6 +44,7 @@ def find_layout(
         params: rules for stored parameters; they replace those that the name stands for.
         optimizer: the same for the optimizer's state.
         known: the names of the program's dims; by default of all that were made.
+        sizes: the sizes of the program's dims, as far as they are known; `sizes_of` its arguments.
     """
     word = text.strip()
     if word not in NAMES:
@@ -45,6 +56,7 @@ def find_layout(
             )
         return Layout(word, params, optimizer)
     rules, stored = _rules(word, mesh)
+    rules = _for_groups(rules, mesh, sizes or {})
     exist = known_names() if known is None else known
     kept = {dim: axes for dim, axes in rules.items() if dim in exist}
     stored = {dim: axes for dim, axes in stored.items() if dim in exist}
@@ -79,3 +91,20 @@ def _rules(name: str, mesh: Mesh) -> tuple[dict[str, str], dict[str, str]]:
         return {"batch": every}, {"d_model": every}
     rules = {"batch": "data"} | dict.fromkeys(_MODEL_DIMS, "model")
     return (rules | {"length": "model"} if name == "sequence" else rules), {}
+
+
+def sizes_of(args: Any) -> dict[str, int]:
+    """Returns the sizes of the dims of a program's arguments, by name."""
+    tensors = [leaf for leaf in jax.tree.leaves(args, is_leaf=is_tensor) if is_tensor(leaf)]
+    return {dim.name: dim.size for x in tensors for dim in x.dims}
+
+
+def _for_groups(rules: dict[str, str], mesh: Mesh, sizes: Mapping[str, int]) -> dict[str, str]:
+    """Returns rules that split groups of heads instead of the heads of a group, where that leaves less padding."""
+    if "heads" not in rules or "kv_heads" not in sizes:
+        return rules
+    parts = mesh.count(rules["heads"].split("+"))
+    padded = {name: block_size(size, parts) * parts / size for name, size in sizes.items() if name.endswith("heads")}
+    if padded["kv_heads"] > padded.get("heads", padded["kv_heads"]):
+        return rules
+    return {"kv_heads" if dim == "heads" else dim: axes for dim, axes in rules.items()}

@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import ArgumentError, MeshaxError, did_you_mean
 from ..mesh import Mesh
 from ..program import Program, spmd
-from .named_layouts import find_layout
+from .named_layouts import find_layout, sizes_of
 from .topology import CPU
 
 _EXAMPLE = "write FILE.py:FUNCTION, as in examples/transformer.py:tiny."
@@ -54,7 +54,8 @@ class Target:
             made = Mesh(axes, topology=topology) if topology else Mesh(axes, abstract=True)
         if own is not None and not (layout or params or optimizer):
             return spmd(own.fn, made, own.layout, own.donate)
-        return spmd(self.fn, made, find_layout(layout or "none", made, params, optimizer), self.donate)
+        found = find_layout(layout or "none", made, params, optimizer, sizes=sizes_of(self.args))
+        return spmd(self.fn, made, found, self.donate)
 
 
 def check_target(target: str) -> tuple[Path, str]:

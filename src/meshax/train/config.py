@@ -92,8 +92,8 @@ class TrainConfig:
     def placed(self) -> tuple[Mesh, Layout]:
         """Returns the mesh on this machine's devices, and the layout."""
         mesh = Mesh(self.mesh)
-        self.model().dims()  # a layout may name these
-        return mesh, find_layout(self.layout, mesh, self.param_layout, self.optimizer_layout)
+        sizes = self.model().sizes()  # a layout may name these
+        return mesh, find_layout(self.layout, mesh, self.param_layout, self.optimizer_layout, sizes=sizes)
 
     def make_optimizer(self) -> Clipped:
         """Returns the optimizer with its schedule; without a limit it clips nothing, and still knows the norm."""
