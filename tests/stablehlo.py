@@ -30,7 +30,7 @@ def reported(program, *args):
     sizes, counts = program.mesh.axes, Counter()
     for c in program.explain(*args).collectives:
         processors = None if c.kind == "permute" else math.prod(sizes[axis] for axis in c.axes)
-        counts[c.kind, c.shape, c.bytes, processors] += c.count
+        counts[c.kind, _plain(c.kind, c.shape), c.bytes, processors] += c.count
     return counts
 
 
@@ -41,7 +41,7 @@ def _count(op, times, functions, sizes, found):
         for operand in op.operands:
             shape, element = tuple(operand.type.shape), operand.type.element_type
             size = math.prod(shape) * math.ceil(element.width / 8)
-            found[_KINDS[name], shape, size, processors] += times
+            found[_KINDS[name], _plain(_KINDS[name], shape), size, processors] += times
     elif name == "func.call":
         _count(functions[op.attributes["callee"].value], times, functions, sizes, found)
     else:
@@ -50,6 +50,11 @@ def _count(op, times, functions, sizes, found):
             for block in region:
                 for inner in block:
                     _count(inner, times * trips, functions, sizes, found)
+
+
+def _plain(kind, shape):
+    """A gather that stacks blocks is lowered as one that joins blocks with a dimension of 1 more: leave those out."""
+    return tuple(size for size in shape if size != 1) if kind == "all-gather" else shape
 
 
 def _trips(loop):

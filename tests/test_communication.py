@@ -146,7 +146,18 @@ def test_stored_parameters_are_gathered_forward_and_backward_and_scattered_once(
             assert c.count == LAYERS, "inside the loop over layers"
 
 
-def test_stored_parameters_keep_at_most_two_layers_whole():
+POLICIES = {
+    "no remat": lambda body: body,
+    "nothing": mx.remat,
+    "collectives": lambda body: mx.remat(body, "collectives"),
+    "products": lambda body: mx.remat(body, jax.checkpoint_policies.dots_saveable),
+    "everything": lambda body: mx.remat(body, jax.checkpoint_policies.everything_saveable),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_stored_parameters_keep_at_most_two_layers_whole(policy):
+    """Whatever is kept for the backward pass: a parameter is gathered once forward, once backward, and not kept."""
     d_model, d_ff, layers, batch = mx.dims(d_model=128, d_ff=2048, layers=12, batch=8)
 
     def body(x, w):
@@ -154,7 +165,7 @@ def test_stored_parameters_keep_at_most_two_layers_whole():
         return x + mx.einsum(h, w["out"], over=d_ff), None
 
     def loss(w, x):
-        x, _ = mx.scan(body, x, w, over=layers)
+        x, _ = mx.scan(POLICIES[policy](body), x, w, over=layers)
         return mx.mean(x * x)
 
     def step(w, x):
@@ -169,10 +180,43 @@ def test_stored_parameters_keep_at_most_two_layers_whole():
     for name, params in (("whole", ""), ("stored", "d_model:data")):
         program = mx.spmd(step, mx.Mesh("data:8"), mx.Layout("batch:data", params=params), donate=0)
         memory[name] = program.compile(w, x).memory_analysis()
+    counts = Counter()
+    for c in program.explain(w, x).collectives:
+        counts[c.kind] += c.count
+    assert counts == {"all-gather": 4 * layers.size, "reduce-scatter": 2 * layers.size, "all-reduce": 1}
     shards = layers.size * one_layer // 8  # the gradients, as they are stored
     assert memory["stored"].argument_size_in_bytes < 1.1 * shards
     assert memory["stored"].temp_size_in_bytes < shards + 2 * one_layer
     assert memory["whole"].temp_size_in_bytes > layers.size * one_layer
+
+
+def test_a_parameter_from_outside_of_remat_is_not_kept_whole_either():
+    d_model, d_ff, batch = mx.dims(d_model=128, d_ff=2048, batch=8)
+
+    def loss(w, x):
+        h = mx.remat(lambda x: mx.tanh(mx.einsum(x, w, over=d_model)))(x)
+        return mx.mean(h * h)
+
+    program = mx.spmd(mx.grad(loss), mx.Mesh("data:8"), mx.Layout("batch:data", params="d_model:data"))
+    phases = Counter()
+    for c in program.explain(mx.param(mx.ones((d_model, d_ff))), mx.ones((batch, d_model))).collectives:
+        phases[c.kind, c.phase] += c.count
+    assert phases == {("all-gather", "forward"): 1, ("all-gather", "recompute"): 1, ("reduce-scatter", "backward"): 1}
+
+
+def test_the_gradient_of_a_stored_embedding_is_scattered():
+    vocab, d_model, batch = mx.dims(vocab=40, d_model=16, batch=8)
+    words = mx.tensor(np.arange(8, dtype=np.int32), batch)
+
+    def loss(w):
+        return mx.sum(mx.gather(w, words, vocab) ** 2)
+
+    program = mx.spmd(mx.grad(loss), mx.Mesh("data:8"), mx.Layout("batch:data", params="d_model:data"))
+    w = mx.param(mx.ones((vocab, d_model)))
+    assert traced(program, w) == {
+        ("all-gather", ("data",), 80): 1, ("reduce-scatter", ("data",), 640): 1
+    }  # fmt: skip
+    assert program(w).numpy().sum() == 2 * 8 * 16
 
 
 def test_optimizer_state_split_over_data_scatters_and_gathers_once(args):

@@ -32,8 +32,21 @@ _local = threading.local()
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
     """Opens the memory of what was already cast, gathered or reduced; `spmd` holds it open while it traces."""
+    with _memory({}):
+        yield
+
+
+@contextlib.contextmanager
+def forgetting() -> Iterator[None]:
+    """Closes that memory for a while: everything is made anew, in the innermost trace."""
+    with _memory(None):
+        yield
+
+
+@contextlib.contextmanager
+def _memory(inside: dict[int, Any] | None) -> Iterator[None]:
     outer = getattr(_local, "memory", None)
-    _local.memory = {}
+    _local.memory = inside
     try:
         yield
     finally:
@@ -75,13 +88,22 @@ def scatter_sum(x: Array, axes: Axes, position: int) -> Array:
     return lax.psum_scatter(x, axes, scatter_dimension=position, tiled=True)
 
 
-def gather(x: Array, axes: Axes, position: int, *, copies: bool) -> Array:
+def gather(x: Array, axes: Axes, position: int, *, copies: bool, transient: bool = False) -> Array:
     """Joins the blocks along an array dimension: one all-gather.
 
     As copies, the backward pass is a reduce-scatter. As a replicated value it is free, but then each use that varies
-    over the axes costs an all-reduce: the consumer knows which it needs.
+    over the axes costs an all-reduce: the consumer knows which it needs. What is transient is gathered again for the
+    backward pass, whatever else a remat policy keeps.
     """
-    return lax.all_gather(x, axes, axis=position, tiled=True, to="varying" if copies else "invarying")
+    made = lax.all_gather(x, axes, axis=position, tiled=not transient, to="varying" if copies else "invarying")
+    if transient:  # the blocks still have a dimension of their own
+        made = made.reshape([-1 if i == position else size for i, size in enumerate(x.shape)])
+    return made
+
+
+def is_transient(primitive: Any, params: Mapping[str, Any]) -> bool:
+    """Whether an operation of a trace is a gather of something transient. A policy is shown nothing but parameters."""
+    return primitive.name.startswith("all_gather") and not params["tiled"]
 
 
 def exchange(x: Array, axes: Axes, split: int, join: int) -> Array:

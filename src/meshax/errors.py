@@ -11,7 +11,15 @@ import os
 import sys
 from collections.abc import Iterable
 
-_NOT_THE_USERS = ("meshax", "jax", "equinox", "contextlib", "functools")
+_OTHERS = ("jax", "equinox", "contextlib", "functools")
+# The modules below models: for who asks which line of a program costs what, a model's lines are as good as a user's.
+LIBRARY = tuple(
+    f"meshax.{name}"
+    for name in (
+        *("ops", "nn", "optim", "plan", "bench", "testing"),
+        *("dims", "errors", "compat", "mesh", "layout", "tensor", "transfer", "collectives", "program"),
+    )
+)
 
 
 class MeshaxError(ValueError):
@@ -31,13 +39,27 @@ class MeshaxError(ValueError):
             self.add_note(f"  line: {os.path.basename(file)}:{line}" + (f": {code}" if code else ""))
 
 
-def user_line() -> tuple[str, int, str]:
-    """Returns the file and number of the user's line that is running, and the function of ours that it calls."""
+def user_line(ours: tuple[str, ...] = ("meshax",)) -> tuple[str, int, str]:
+    """Returns the file and number of the user's line that is running, and the function of ours that it calls.
+
+    Args:
+        ours: the modules that are not the user's, with all that is in them.
+    """
     frame, called = sys._getframe(1), ""
-    while frame is not None and (package := frame.f_globals.get("__name__", "").partition(".")[0]) in _NOT_THE_USERS:
-        called = frame.f_code.co_name if package == "meshax" else called
+    while frame is not None and _is_in(module := frame.f_globals.get("__name__", ""), (*ours, *_OTHERS)):
+        called = called_name(frame.f_code.co_qualname) if module.startswith("meshax") else called
         frame = frame.f_back  # type: ignore[assignment]
     return (frame.f_code.co_filename, frame.f_lineno, called) if frame is not None else ("", 0, called)
+
+
+def called_name(qualified: str) -> str:
+    """Returns what a user calls a function: its name, or that of the class whose instance is called."""
+    *outer, name = qualified.split(".")
+    return outer[-1] if name == "__call__" and outer else name
+
+
+def _is_in(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 class DimError(MeshaxError):

@@ -262,10 +262,12 @@ def placement_of(x: Tensor) -> Placement:
     return local(x, setting)[1]
 
 
-def fetch(x: Tensor, setting: Setting, vary: frozenset[str], role: str | None = None) -> Array:
+def fetch(
+    x: Tensor, setting: Setting, vary: frozenset[str], role: str | None = None, *, transient: bool = False
+) -> Array:
     """Returns the local array as the layout places it in a role, nothing pending, varying at least over `vary`."""
     array, placement = local(x, setting)
-    array = move(array, setting, x.dims, placement, canonical(setting, x.dims, role), x._pending, vary)
+    array = move(array, setting, x.dims, placement, canonical(setting, x.dims, role), x._pending, vary, transient)
     return collectives.to_copies(array, vary)
 
 

@@ -29,6 +29,7 @@ def move(
     target: Placement,
     pending: frozenset[str] = frozenset(),
     vary: frozenset[str] = frozenset(),
+    transient: bool = False,
 ) -> Array:
     """Returns the array in the target placement, with nothing pending.
 
@@ -40,13 +41,14 @@ def move(
         target: the wanted placement.
         pending: the axes over which the present values are partial sums.
         vary: the axes over which the consumer varies: what is gathered over them arrives as copies.
+        transient: whether what is gathered is gathered again for the backward pass.
     """
     if source == target and not pending:
         return x
     gathered = {axis for axes in source for axis in axes}
     vary = vary & gathered
-    key = ("move", shape, source, target, pending, vary)
-    return collectives.once(x, key, lambda x: _Move(x, setting, shape, source, target, pending, vary).run())
+    key = ("move", shape, source, target, pending, vary, transient)
+    return collectives.once(x, key, lambda x: _Move(x, setting, shape, source, target, pending, vary, transient).run())
 
 
 class _Move:
@@ -61,8 +63,10 @@ class _Move:
         target: Placement,
         pending: frozenset[str],
         vary: frozenset[str],
+        transient: bool,
     ):
         self.x = x
+        self.transient = transient
         self.mesh = setting.mesh
         self.shape = shape
         self.now = list(source)
@@ -122,7 +126,8 @@ class _Move:
         self.now[position] = self.now[position][: -len(leaving)]
         # minor axes first, so that the blocks joined are neighbours
         for copies, group in groupby(reversed(leaving), key=lambda axis: axis in self.vary):
-            self.x = collectives.gather(self.x, tuple(reversed(list(group))), position, copies=copies)
+            axes = tuple(reversed(list(group)))
+            self.x = collectives.gather(self.x, axes, position, copies=copies, transient=self.transient)
         self._crop(position)
 
     def _suffix(self, short: Sequence[Axes], long: Sequence[Axes], position: int) -> Axes:

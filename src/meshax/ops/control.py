@@ -4,6 +4,7 @@ A loop's carry must come out as it went in. Over each mesh axis it may go in rep
 body's output wins, and the loop is traced once more with the carry varying from the start.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +19,12 @@ from ..errors import ArgumentError, ShapeError
 from ..layout import Setting, canonical, current
 from ..tensor import Tensor, is_tensor, local, settled_array
 from ..transfer import crop, move
+from .operands import recomputing
 from .resharding import placed
 
 __all__ = ["cond", "remat", "scan", "while_loop"]
+
+_VIEWS = ("reshape", "transpose", "squeeze", "expand_dims", "slice", "pvary", "pcast", "copy")  # cost nothing to redo
 
 Array = Any
 Axes = frozenset[str]
@@ -238,7 +242,7 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
     Args:
         fn: a function of pytrees of tensors.
         policy: what to keep all the same: None for nothing, "collectives" for the results of collectives, so that
-            none is repeated, or one of `jax.checkpoint_policies`.
+            none is repeated, or one of `jax.checkpoint_policies`. Stored parameters are gathered again in any case.
 
     Communication: that of `fn`, and again in the backward pass where the policy does not keep it.
     """
@@ -248,8 +252,21 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
         raise ArgumentError(
             f"there is no policy {policy!r}.", fix='use None, "collectives", or one of jax.checkpoint_policies.'
         )
-    return jax.checkpoint(fn, policy=policy)
+
+    @functools.wraps(fn)
+    def recomputed(*args: Any, **kwargs: Any) -> Any:
+        with recomputing():
+            return fn(*args, **kwargs)
+
+    return jax.checkpoint(recomputed, policy=None if policy is None else functools.partial(_decide, policy))
 
 
 def _keep_collectives(primitive: Any, *_: Any, **__: Any) -> bool:
     return primitive.name in collectives.PRIMITIVES
+
+
+def _decide(policy: Callable[..., Any], primitive: Any, *avals: Any, **params: Any) -> Any:
+    """Asks a policy, but keeps neither a gathered parameter nor a view, which may be one of a gathered parameter."""
+    if primitive.name in _VIEWS or collectives.is_transient(primitive, params):
+        return False
+    return policy(primitive, *avals, **params)

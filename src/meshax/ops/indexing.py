@@ -81,7 +81,7 @@ def gather(x: Tensor, indices: Tensor, dim: DimLike) -> Tensor:
         block = block_size(dim.size, setting.mesh.count(split))
         here = index - places(setting, dim, split)[0]
         index = jnp.where((here >= 0) & (here < block) & (index < dim.size), here, -1)
-    array = compute(lambda a: _look_up(a, index, x.dims, indices.dims, dim, result), [x])
+    array = compute(lambda a: _look_up(a, index, x.dims, indices.dims, dim, result), [x], vary=varying_axes(index))
     return placed(array, setting, result, None, _placement_without(result, whole, setting), frozenset(split))
 
 

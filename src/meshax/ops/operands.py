@@ -4,17 +4,20 @@ Over each mesh axis the operands of one local computation must agree. If one of 
 copies), the replicated ones become copies; what is still to be gathered arrives in the state the others have.
 """
 
+import contextlib
 import operator
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from .. import collectives
 from ..compat import is_traced, varying_axes
 from ..dims import Dims, show
-from ..errors import ArgumentError, user_line
+from ..errors import LIBRARY, ArgumentError, user_line
 from ..layout import Placement, Setting, canonical, current
 from ..tensor import Tensor, fetch, local
 from ..transfer import crop, fill_padding, uneven
@@ -39,15 +42,24 @@ def common_role(xs: Sequence[Tensor]) -> str | None:
     return roles.pop() if len(roles) == 1 else None
 
 
-def compute(fn: Callable[..., Any], xs: Sequence[Tensor], role: str | None = None) -> Any:
+def compute(
+    fn: Callable[..., Any], xs: Sequence[Tensor], role: str | None = None, vary: frozenset[str] = frozenset()
+) -> Any:
     """Calls `fn` on the operands' local arrays, brought together.
 
-    A stored parameter is gathered inside a checkpoint: in the backward pass it is gathered again, not kept.
+    A stored parameter is gathered inside a checkpoint, ours or the one of `mx.remat` around us: in the backward pass it
+    is gathered again, not kept.
+
+    Args:
+        fn: a function of arrays.
+        xs: the operands.
+        role: where the computation takes place, if not in the layout's own placement.
+        vary: axes over which the function varies, beside those of the operands.
     """
     setting = current()
     if setting is None:
         return fn(*(crop(jnp.asarray(x._array), x.dims) for x in xs))
-    vary = varying_together(xs, setting, role)
+    vary = vary | varying_together(xs, setting, role)
     stored = [_is_stored_otherwise(x, setting, role) for x in xs]
     arrays = [x._array if kept else fetch(x, setting, vary, role) for x, kept in zip(xs, stored, strict=True)]
     if not any(stored):
@@ -55,10 +67,31 @@ def compute(fn: Callable[..., Any], xs: Sequence[Tensor], role: str | None = Non
 
     def gather_and_call(*arrays: Array) -> Any:
         again = [Tensor(a, x.dims, x.role, x._placement) for a, x in zip(arrays, xs, strict=True)]
-        return fn(*(fetch(t, setting, vary, role) if k else t._array for t, k in zip(again, stored, strict=True)))
+        with collectives.forgetting():  # what is gathered belongs into the checkpoint, even if the parameter does not
+            gathered = [
+                fetch(t, setting, vary, role, transient=True) if k else t._array
+                for t, k in zip(again, stored, strict=True)
+            ]
+        return fn(*gathered)
 
-    with jax.named_scope(_label(*user_line())):
+    with jax.named_scope(_label(*user_line(LIBRARY))):
+        if getattr(_local, "recomputes", False):
+            return gather_and_call(*arrays)
         return jax.checkpoint(gather_and_call)(*arrays)
+
+
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def recomputing() -> Iterator[None]:
+    """Says that what is traced inside is part of a checkpoint already."""
+    outer = getattr(_local, "recomputes", False)
+    _local.recomputes = True
+    try:
+        yield
+    finally:
+        _local.recomputes = outer
 
 
 # Inside a checkpoint JAX forgets which line called it, so a scope says it. The scope's name, and what it stands for:

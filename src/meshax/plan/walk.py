@@ -21,20 +21,13 @@ import jax
 import jax.extend
 
 from ..compat import live_jaxpr
-from ..errors import MeshaxError
+from ..errors import LIBRARY, MeshaxError, called_name
 from ..ops.gradients import GRADIENT
 from ..ops.operands import LABELS
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Everything below models: also lines of `testing` and of our measurements are ours.
-OURS = tuple(
-    os.path.join(_PACKAGE, name)
-    for name in (
-        *("ops" + os.sep, "nn" + os.sep, "optim" + os.sep, "plan" + os.sep, "bench" + os.sep, "testing.py"),
-        *("dims.py", "errors.py", "compat.py", "mesh.py", "layout.py", "tensor.py", "transfer.py", "collectives.py"),
-        "program.py",
-    )
-)
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_FILES = [os.path.join(_ROOT, *module.split(".")) for module in LIBRARY]
+OURS = tuple(path + os.sep if os.path.isdir(path) else f"{path}.py" for path in _FILES)
 _LIBRARIES = tuple(
     os.path.dirname(spec.origin) + os.sep
     for spec in map(importlib.util.find_spec, ("jax", "equinox", "optax"))
@@ -246,7 +239,7 @@ def _source(traceback: Any) -> Source | None:
         if frame.file_name.startswith(OURS):
             if frame.function_name.endswith(_BOUNDARY):
                 return None
-            name = frame.function_name.rpartition(".")[2]
+            name = called_name(frame.function_name)
             operation = name if not name.startswith(("_", "<")) else operation
         elif not frame.file_name.startswith(_LIBRARIES) and not _is_standard(frame.file_name):
             return Source(frame.file_name, frame.line_num, _PUBLIC.get(operation, operation))
