@@ -8,6 +8,10 @@ import pytest
 import decoder
 import meshax as mx
 from meshax import nn
+from meshax.models.decoder import DecoderConfig
+from meshax.optim import by_name, clipped
+from meshax.plan.named_layouts import find_layout
+from meshax.train.fitting import step_and_shapes
 
 LAYOUTS = [
     mx.Layout("batch:data heads:model d_ff:model vocab:model"),
@@ -79,6 +83,19 @@ def test_attention_on_tpus_is_jaxs_own_kernel_forward_and_backward(packed):
     mesh = mx.Mesh("data:2 model:4", topology="tpu v4:2x2x1")
     compiled = mx.spmd(attention_step(packed), mesh, "batch:data heads:model").compile(layer, x, segments)
     assert compiled.as_text().count("tpu_custom_call") >= 3  # forward, and two for the backward pass
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize(
+    ("topology", "kernels"), [("tpu v2:2x2", False), ("tpu v3:2x2", False), ("tpu v5p:2x2x2", True)]
+)
+def test_a_training_step_compiles_for_every_generation(topology, kernels):
+    """With recomputation, and with JAX's kernel only where the processor can run it."""
+    config = DecoderConfig(d_model=128, heads=8, d_kv=128, d_ff=256, layers=2, vocab=256)
+    step, args = step_and_shapes(config, clipped(by_name("adafactor", 0.01), 1.0), (8, 256))
+    mesh = mx.Mesh("data:2 model:4", topology=topology)
+    compiled = mx.spmd(step, mesh, find_layout("data+model", mesh), donate=0).compile(*args)
+    assert ("tpu_custom_call" in compiled.as_text()) == kernels
 
 
 @pytest.mark.gpu

@@ -186,7 +186,8 @@ def test_stored_parameters_keep_at_most_two_layers_whole(policy):
     assert counts == {"all-gather": 4 * layers.size, "reduce-scatter": 2 * layers.size, "all-reduce": 1}
     shards = layers.size * one_layer // 8  # the gradients, as they are stored
     assert memory["stored"].argument_size_in_bytes < 1.1 * shards
-    assert memory["stored"].temp_size_in_bytes < shards + 2 * one_layer
+    activations = 3 * layers.size * (d_model.size + d_ff.size) * 4
+    assert memory["stored"].temp_size_in_bytes < shards + 2 * one_layer + activations
     assert memory["whole"].temp_size_in_bytes > layers.size * one_layer
 
 

@@ -143,6 +143,24 @@ def test_commands_name_what_exists(document):
     assert not list(unknown_commands(document))
 
 
+def shown_plans():
+    """Iterates over the commands `meshax plan` that documents show with what they print."""
+    for document in DOCUMENTS:
+        for block in blocks_of(document, "console"):
+            command, _, shown = block.text.partition("\n")
+            if command.startswith("$ meshax plan "):
+                marks = [pytest.mark.tpu] if '"tpu ' in command else []
+                yield pytest.param(shlex.split(command)[2:], shown, id=f"{document.name}:{block.line}", marks=marks)
+
+
+@pytest.mark.parametrize(("words", "shown"), list(shown_plans()))
+def test_plans_print_what_is_shown(words, shown, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert main(words) == 0
+    printed = {plain(line) for line in capsys.readouterr().out.splitlines()}
+    assert not [line for line in shown.splitlines() if plain(line) not in printed | {"", "..."}]
+
+
 def test_blocks_share_one_program(tmp_path):
     document = make_document(tmp_path, "# Guide\n\n```python\nx = 20\n```\n\nNow:\n\n```python\nprint(x + 1)\n```\n")
     assert run(document).stdout == "21\n"

@@ -85,6 +85,11 @@ class Mesh:
         """What the processors are: "cpu", "gpu", "tpu", or "" if there are no devices."""
         return "" if self.is_abstract else self.jax_mesh.devices.flat[0].platform
 
+    @property
+    def device_kind(self) -> str:
+        """JAX's name for the kind of processor, as in "TPU v4" or "NVIDIA H200", or "" if there are no devices."""
+        return "" if self.is_abstract else self.jax_mesh.devices.flat[0].device_kind
+
     def count(self, axes: Sequence[str]) -> int:
         """Returns the number of processors along some axes together."""
         return math.prod(self.axes[axis] for axis in axes)

@@ -25,6 +25,7 @@ from .dropout import Dropout
 
 _HIDDEN = -1e9
 _BLOCK = 128  # positions that JAX's kernel for TPUs takes at once
+_TOO_OLD = ("TPU v2", "TPU v3")  # for that kernel
 _QUERIES, _MEMORY = "positions", "memory"
 
 
@@ -144,10 +145,16 @@ def _platform() -> str:
 
 
 def _has_flash(q: Tensor, k: Tensor) -> bool:
-    """Whether JAX's kernel for TPUs takes these: it works on whole blocks, with as many heads of keys as of queries."""
+    """Whether JAX's kernel takes these: from TPU v4 on, whole blocks, with as many heads of keys as of queries."""
     lengths = (q.dim(_QUERIES).size, k.dim(_MEMORY).size)
     heads = [[d for d in x.dims if d.name in ("heads", "kv_heads")] for x in (q, k)]
-    return _platform() == "tpu" and all(n % _BLOCK == 0 for n in lengths) and heads[0] == heads[1] != []
+    kind = setting.mesh.device_kind if (setting := current()) is not None else jax.devices()[0].device_kind
+    return (
+        _platform() == "tpu"
+        and not kind.startswith(_TOO_OLD)
+        and all(n % _BLOCK == 0 for n in lengths)
+        and heads[0] == heads[1] != []
+    )
 
 
 def _flash(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility) -> Tensor:
@@ -164,10 +171,10 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility) -> T
         ids = SegmentIds(*(s.reshape(-1, s.shape[-1]) for s in segments)) if segments else None
         return flash_attention(*flat, segment_ids=ids, causal=visible.causal, sm_scale=1.0).reshape(q.shape)
 
-    # The kernel's own backward pass is traced when this function has long returned: its outputs need types then too.
+    # What is differentiated is traced when this function has long returned: the kernels' outputs need types then too.
     def forward(q: Any, k: Any, v: Any, segments: Any) -> Any:
-        out, pull = jax.vjp(lambda q, k, v: kernel(q, k, v, segments), q, k, v)
-        return out, pull
+        with typed_outputs(q):
+            return jax.vjp(lambda q, k, v: kernel(q, k, v, segments), q, k, v)
 
     def backward(pull: Any, cotangent: Any) -> Any:
         with typed_outputs(cotangent):

@@ -84,7 +84,7 @@ def hardware_of(mesh: Mesh) -> Hardware:
     """Returns what the processors of a mesh can do: a topology's, or those of devices that are there."""
     if mesh.topology is not None:
         return find(mesh.topology.partition(":")[0])
-    return find(None) if mesh.platform == CPU else of_device(mesh.jax_mesh.devices.flat[0].device_kind)
+    return find(None) if mesh.platform == CPU else of_device(mesh.device_kind)
 
 
 @dataclass(frozen=True)

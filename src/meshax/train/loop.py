@@ -282,7 +282,7 @@ class _Watch:
 
     def _utilization(self, seconds: float, batch: dict[str, np.ndarray]) -> float:
         if not self.ideal:
-            machine = of_device(self.run.mesh.jax_mesh.devices.flat[0].device_kind)
+            machine = of_device(self.run.mesh.device_kind)
             state = spmd(self.run._init, self.run.mesh, self.run.layout).shapes()
             report = explain(self.run.step, state, self.run.tensors(batch), jax.random.key(0))
             self.ideal = report.utilization(machine) * report.seconds(machine)
