@@ -66,14 +66,15 @@ class Layout:
         yield from self.params
         yield from self.optimizer
 
+    @cached_property
     def _key(self) -> tuple[Any, ...]:
         return tuple(map(frozenset, (self.rules, self.params, self.optimizer)))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Layout) and self._key() == other._key()
+        return self is other or (isinstance(other, Layout) and self._key == other._key)
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash(self._key)
 
     def __repr__(self) -> str:
         parts = [f'"{_show_rules(self.rules)}"']
@@ -139,6 +140,11 @@ class Setting:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __eq__(self, other: object) -> bool:  # JAX asks for every operation that it traces
+        if self is other:
+            return True
+        return isinstance(other, Setting) and (self.mesh, self.layout) == (other.mesh, other.layout)
 
     @cached_property
     def _rules(self) -> dict[str | None, dict[str, Axes]]:

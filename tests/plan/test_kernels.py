@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from meshax.plan.kernels import flops_of
+from meshax.plan.walk import Source, Step, Value
 
 batch, inner, hidden, outer = mx.dims(batch=8, inner=16, hidden=32, outer=4)
 
@@ -165,3 +167,11 @@ def test_bytes_depend_on_the_dtype():
     )
     (kernel,) = report.kernels.all()
     assert kernel.bytes == 2 * (128 + 64)
+
+
+@pytest.mark.parametrize(("name", "products"), [("fwd", 2), ("bwd", 5)])
+def test_attention_by_cudnn_counts_as_the_products_it_stands_for(name, products):
+    """It can be traced on a GPU only: this is the operation as a trace there has it."""
+    queries, keys = (Value(jax.ShapeDtypeStruct((2, n, 4, 8), jnp.bfloat16)) for n in (6, 10))
+    step = Step(f"dot_product_attention_{name}_wrapper", {}, [queries, keys], [], "", (), 1, None, Source())
+    assert flops_of(step) == products * 2 * (2 * 4 * 6 * 10 * 8)

@@ -55,18 +55,19 @@ class FindLayout(OnProgram):
             meshes = [Mesh(self.mesh, abstract=True)] if self.mesh else None
         target = self.load()
         with (
-            progress_console().status("searching"),
+            progress_console().status("searching") as status,
             blamed(target.name, check_target(target.name)[0], "cannot be traced"),
         ):
             found = search(
                 target.fn,
                 target.args,
                 meshes,
-                processors=self.processors or None,
+                processors=self.processors,
                 hardware=machine,
                 memory=memory,
                 pins=dict(pins),
                 exclude=self.exclude,
                 donate=target.donate,
+                progress=status.update,
             )
         self.report(as_dict(found, machine), as_text(found, machine))

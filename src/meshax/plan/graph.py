@@ -69,6 +69,11 @@ class Graph:
                     found.setdefault(name, set()).update(group - {name})
         return found
 
+    def looped_names(self) -> set[str]:
+        """Returns the names of the dims that loops go along."""
+        loops = [step for step in self.block.all_steps() if step.name == "scan"]
+        return {n for step in loops for v in step.inputs for n in self.of(v)[:1] if n and _is_sliced(step, v)}
+
     def _follow(self, block: Block, inputs: Sequence[Names]) -> list[Names]:
         for value, names in zip(block.inputs, inputs, strict=True):
             self.names[value] = names if len(names) == len(value.shape) else (None,) * len(value.shape)
@@ -118,6 +123,10 @@ class Graph:
             self._follow(step.blocks[0], [*given[:conds], *given[conds + consts :]])
             return self._follow(step.blocks[1], given[conds:])
         return [self._follow(block, given[1:]) for block in step.blocks][0]
+
+
+def _is_sliced(loop: Step, value: Value) -> bool:
+    return value in loop.inputs[loop.params["num_consts"] + loop.params["num_carry"] :]
 
 
 def _names_of_outputs(step: Step, graph: Graph) -> list[Names]:

@@ -33,6 +33,9 @@ _WHOLE = PRODUCTS | _SCATTERS
 _WHOLE |= _names("gather sort top_k approx_top_k cumsum cumprod cummax cummin cumlogsumexp fft threefry2x32")
 _WHOLE |= _names("reduce_window reduce_window_sum reduce_window_max select_and_scatter_add select_and_gather_add")
 _WHOLE |= _names("cholesky lu qr eigh svd triangular_solve scan while cond pallas_call custom_call ffi_call")
+# cuDNN's attention, and how many matrix products each stands for.
+_ATTENTION = {"dot_product_attention_fwd_wrapper": 2, "dot_product_attention_bwd_wrapper": 5}
+_WHOLE |= frozenset(_ATTENTION)
 # Elementwise, but too dear to compute again for every use.
 _DEAR = _names("exp exp2 expm1 log log1p tanh logistic erf erf_inv rsqrt sqrt cbrt pow sin cos tan atan2")
 
@@ -165,7 +168,7 @@ def _reads(step: Step, stored: set[Value], made: Kernels) -> list[Value]:
 
 
 def flops_of(step: Step) -> int:
-    """Returns the FLOPs of a matrix product or convolution in one execution, 0 for anything else."""
+    """Returns the FLOPs of matrix products, convolutions or attention in one execution, 0 for anything else."""
     if step.name == "dot_general":
         (contracted, _), _ = step.params["dimension_numbers"]
         return 2 * step.outputs[0].size * math.prod(step.inputs[0].shape[i] for i in contracted)
@@ -175,6 +178,9 @@ def flops_of(step: Step) -> int:
         numbers = step.params["dimension_numbers"]
         kernel = step.inputs[1]
         return 2 * step.outputs[0].size * kernel.size // kernel.shape[numbers.rhs_spec[0]]
+    if step.name in _ATTENTION:  # queries [batch, positions, heads, d], keys [batch, memory, heads, d]
+        queries, keys = step.inputs[:2]
+        return 2 * _ATTENTION[step.name] * queries.size * keys.shape[1]
     if step.name == "pallas_call" and step.params.get("cost_estimate") is not None:
         return step.params["cost_estimate"].flops
     return 0

@@ -21,7 +21,7 @@ def stored_tensors(arguments: Sequence[object]) -> list[Tensor]:
 
 
 def role_variants(layout: Layout, mesh: Mesh, stored: Sequence[Tensor], barred: Collection[str]) -> Iterator[Layout]:
-    """Iterates over a layout with what is stored split further, over each set of axes.
+    """Iterates over a layout with what is stored split further, over each set of axes, the largest set first.
 
     Args:
         layout: without rules for roles.
@@ -31,7 +31,7 @@ def role_variants(layout: Layout, mesh: Mesh, stored: Sequence[Tensor], barred: 
     """
     axes = [axis for axis, size in mesh.axes.items() if size > 1]
     names = sorted({d.name for x in stored for d in x.dims} - set(barred))
-    sets = [chosen for n in range(1, len(axes) + 1) for chosen in itertools.combinations(axes, n)]
+    sets = [chosen for n in range(len(axes), 0, -1) for chosen in itertools.combinations(axes, n)]
     single: list[_Rules] = [{name: chosen} for name in names for chosen in sets]
     double: list[_Rules] = [{**a, **b} for a, b in itertools.combinations(single, 2) if a.keys() != b.keys()]
     rules = dict(layout.rules)
@@ -44,7 +44,7 @@ def role_variants(layout: Layout, mesh: Mesh, stored: Sequence[Tensor], barred: 
             rank = (size, len(added), number)
             found[key] = min(found.get(key, (rank, added)), (rank, added), key=lambda pair: pair[0])
     has_state = any(x.role == "optimizer" for x in stored)
-    for _, added in found.values():
+    for _, (_, added) in sorted(found.items(), key=lambda item: -len(item[0])):
         yield Layout(rules, params=added, optimizer=added)
         if has_state:
             yield Layout(rules, optimizer=added)

@@ -35,8 +35,7 @@ class Screen:
         self.communication = np.zeros(self.count)
         self._charging = True
         stored = [frozenset(d.name for d in x.dims) for x in graph.arguments if getattr(x, "role", None) == "param"]
-        looped = {n for step in graph.block.steps if step.name == "scan" for v in step.inputs for n in graph.of(v)[:1]}
-        self._parameters = {*stored, *(names - looped for names in stored)} - {frozenset()}
+        self._parameters = {*stored, *(names - graph.looped_names() for names in stored)} - {frozenset()}
         self._communicate(graph.block, {})
         self.seconds = self.communication + sum(self._time(kernel) for kernel in graph.kernels.all())
         self.memory = self._memory()

@@ -5,7 +5,9 @@ dims; all combinations are priced from one trace (`screen`), those that fit the 
 traced under the layout itself, with and without splitting what is stored (ZeRO). What is returned are the real reports.
 """
 
+import contextlib
 import functools
+import gc
 import itertools
 import math
 import operator
@@ -19,19 +21,22 @@ from ..errors import ArgumentError, LayoutError, did_you_mean
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
 from ..program import spmd
+from .cost import kernel_time
 from .graph import Graph
 from .hardware import Hardware, find
+from .reasons import reasons_for
 from .report import Report
 from .roles import role_variants, stored_tensors
 from .screen import Screen
-from .table import show_bytes, show_seconds
+from .table import show_bytes
 
 _MOST = 60_000  # combinations priced in one go
-_TRACED = 12  # candidates traced for real
-_VARIED = 3  # of them tried with what is stored split further
+_TRACED = 8  # candidates traced for real
+_VARIED = 3  # of them tried with what is stored split in every way
 _REFUSED = 20  # candidates that may turn out not to be legal
 _TOP = 10
 _SLACK = 1.2  # the screen's memory is rougher than the report's
+_TRUST = 0.7  # and so are its seconds
 
 Assignment = dict[str, int]  # for each name a bit mask of mesh axes
 
@@ -70,8 +75,8 @@ def auto_layout(
     Returns:
         At most ten candidates with `.layout .mesh .seconds .memory .wire_bytes .why`.
     """
-    meshes = [mesh] if isinstance(mesh, Mesh) else list(_meshes(mesh))
-    return search(fn, args, meshes, hardware=hardware, memory=memory, pins=pins)
+    where: dict[str, Any] = {"meshes": [mesh]} if isinstance(mesh, Mesh) else {"processors": mesh}
+    return search(fn, args, **where, hardware=hardware, memory=memory, pins=pins)
 
 
 def search(
@@ -79,27 +84,48 @@ def search(
     args: Sequence[Any],
     meshes: Sequence[Mesh] | None = None,
     *,
-    processors: int | None = None,
+    processors: int = 1,
     hardware: str | Hardware | None = None,
     memory: float | None = None,
     pins: RulesLike | None = None,
     exclude: Sequence[str] = (),
     donate: Sequence[int] = (),
+    progress: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
-    """Finds layouts as `auto_layout` does, over several meshes, or all of a number of processors."""
+    """Finds layouts as `auto_layout` does, over several meshes, or all shapes of a number of processors."""
     machine = find(hardware)
     limit = memory if memory is not None else machine.memory if hardware is not None else math.inf
     if not limit > 0:
         raise ArgumentError(f"{memory!r} bytes is not a memory limit.", fix="give a positive number of bytes.")
     graph = Graph(fn, args, donate)
     fixed = _pinned(pins, exclude, graph)
+    shapes = list(_meshes(processors)) if meshes is None else meshes
+    every = [
+        _Search(fn, args, donate, graph, mesh, machine, limit, _masks_of(fixed, mesh), all_shapes=meshes is None)
+        for mesh in shapes
+    ]
     found: list[Candidate] = []
-    for mesh in meshes or list(_meshes(processors or 1)):
-        found += _Search(fn, args, donate, graph, mesh, machine, limit, _masks_of(fixed, mesh)).run()
-    fitting = [c for c in found if c.memory <= limit]
-    if not fitting:
+    best: list[Candidate] = []
+    with _uncollected():
+        for one in sorted(every, key=lambda one: one.promise):
+            progress(f"searching: {one.mesh}, {len(found)} layouts traced")
+            found += one.run(best[-1].seconds if len(best) == _TOP else math.inf)
+            best = sorted((c for c in found if c.memory <= limit), key=_rank)[:_TOP]
+    if not best:
         _raise_nothing_fits(found, limit)
-    return sorted(fitting, key=_rank)[:_TOP]
+    return best
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keeps Python from looking for garbage: traces leave little, and it would walk through all earlier ones."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _rank(c: Candidate) -> tuple[float, int, int]:
@@ -170,33 +196,61 @@ class _Search:
         machine: Hardware,
         limit: float,
         fixed: Assignment,
+        all_shapes: bool,
     ):
         self.fn, self.args, self.donate, self.graph = fn, args, donate, graph
         self.mesh, self.machine, self.limit, self.fixed = mesh, machine, limit, fixed
-        self.axes = list(mesh.axes)
+        self.axes, self.all_shapes = list(mesh.axes), all_shapes
         self.conflicts = graph.conflicts()
         self.names = sorted(graph.sizes)
         self.stored = stored_tensors(graph.arguments)
+        self.every = self._combinations()
+        self.screen = self._screen(self.every)
+        could_fit = self.screen.seconds[self._smallest_memory() <= limit * _SLACK]
+        self.promise = float(min(could_fit, default=math.inf))  # seconds, of the best that may fit
 
-    def run(self) -> list[Candidate]:
-        """Prices all combinations, and traces the best."""
-        every = self._combinations()
+    def run(self, bar: float = math.inf) -> list[Candidate]:
+        """Traces the best, as far as they may take less than `bar` seconds."""
         reports: dict[Layout, Report] = {}
-        for order, wanted in self._orders(self._screen(every)):
+        for order, wanted in self._orders():
             for i in order[: wanted + _REFUSED]:
-                wanted -= self._trace(self._layout(every[i]), reports)
-                if wanted <= 0:
+                if wanted <= 0 or self.screen.seconds[i] * _TRUST > bar:
                     break
-        quickest = sorted(reports, key=lambda layout: reports[layout].seconds(self.machine))[:_VARIED]
-        smallest = sorted(reports, key=lambda layout: reports[layout].memory["peak"])[:1]
-        for layout in dict.fromkeys([*quickest, *smallest]):
-            for variant in role_variants(layout, self.mesh, self.stored, self.fixed):
-                self._trace(variant, reports)
-        reasons = self._reasons(reports)
+                wanted -= self._trace(self._layout(self.every[i]), reports)
+        self._vary(reports)
+        reasons = reasons_for(reports, self.machine, self._price)
         return [
             Candidate(layout, self.mesh, r.seconds(self.machine), r.memory["peak"], r.wire_bytes, reasons[layout], r)
             for layout, r in reports.items()
         ]
+
+    def _vary(self, reports: dict[Layout, Report]) -> None:
+        """Splits what is stored further: over all axes where that may win, in every way for the best of these."""
+        variants = {base: list(role_variants(base, self.mesh, self.stored, self.fixed)) for base in list(reports)}
+        for base in sorted(variants, key=lambda base: self._at_least(reports[base])):
+            fitting = [r.seconds(self.machine) for r in reports.values() if r.memory["peak"] <= self.limit]
+            if variants[base] and self._at_least(reports[base]) <= min(fitting, default=math.inf):
+                self._trace(variants[base][0], reports)
+        best = {
+            base: min(self._rank(reports[x]) for x in (base, *layouts[:1]) if x in reports)
+            for base, layouts in variants.items()
+        }
+        for base in sorted(best, key=lambda base: best[base])[:_VARIED]:
+            for layout in variants[base]:
+                self._trace(layout, reports)
+
+    def _at_least(self, report: Report) -> float:
+        """Returns the seconds below which no splitting of what is stored can get: it saves communication and updates.
+
+        Forward and backward pass compute the same in any case.
+        """
+        kept = (k for k in report.kernels.all() if k.step.phase != "update")
+        return sum(kernel_time(k, self.machine).total * k.step.times for k in kept)
+
+    def _rank(self, report: Report) -> tuple[bool, float]:
+        """Orders reports: those that fit first, by their time; then those that do not, by their memory."""
+        peak = report.memory["peak"]
+        return (False, report.seconds(self.machine)) if peak <= self.limit else (True, peak)
 
     def _trace(self, layout: Layout, reports: dict[Layout, Report]) -> bool:
         """Traces under a layout; returns whether there is a report of it then."""
@@ -227,10 +281,17 @@ class _Search:
         return made
 
     def _interchangeable_axes(self) -> list[tuple[int, int]]:
-        """Returns pairs of axes whose exchange changes nothing: of two mirrored layouts, one is enough."""
+        """Returns pairs of axes whose exchange changes nothing: of two mirrored layouts, one is enough.
+
+        The other may be one of another mesh, if all shapes are searched.
+        """
         pinned = functools.reduce(operator.or_, self.fixed.values(), 0)
         kinds = [
-            (self.mesh.axes[axis], self.machine.link([axis], self.mesh.axes), i if pinned >> i & 1 else -1)
+            (
+                None if self.all_shapes else self.mesh.axes[axis],
+                self.machine.link([axis], self.mesh.axes),
+                i if pinned >> i & 1 else -1,
+            )
             for i, axis in enumerate(self.axes)
         ]
         return [(i, j) for i, j in itertools.combinations(range(len(kinds)), 2) if kinds[i] == kinds[j]]
@@ -253,22 +314,30 @@ class _Search:
         order = np.argsort(self._screen(alone).seconds, kind="stable")
         return [sets[i] for i in order[:keep]]
 
+    def _price(self, layouts: Sequence[Layout]) -> Screen:
+        return self._screen([_masks_of(dict(layout.rules), self.mesh) for layout in layouts])
+
     def _screen(self, assignments: Sequence[Assignment]) -> Screen:
         masks = {name: np.array([a.get(name, 0) for a in assignments], int) for name in self.names}
         return Screen(self.graph, self.mesh.axes, self.machine, masks)
 
-    def _orders(self, screen: Screen) -> Iterator[tuple[list[int], int]]:
+    def _smallest_memory(self) -> Any:
+        """Returns the memory of each combination if what is stored were split over all processors."""
+        return self.screen.memory - self.screen.stored * (1 - 1 / self.mesh.size)
+
+    def _orders(self) -> Iterator[tuple[list[int], int]]:
         """Iterates over rankings of the combinations, each with how many of its first are worth tracing.
 
-        Those are the fastest that fit, the fastest that would fit with what is stored split over all processors, and
-        the smallest.
+        Those are the fastest that fit (and, as the screen is roughest about loops over a split dim, the fastest of
+        them without any), the fastest that would fit with what is stored split over all processors, and the smallest.
         """
-        limit = self.limit * _SLACK
-        at_least = screen.memory - screen.stored * (1 - 1 / self.mesh.size)
+        limit, screen, least = self.limit * _SLACK, self.screen, self._smallest_memory()
         fastest = np.argsort(screen.seconds, kind="stable")
         fitting = [int(i) for i in fastest if screen.memory[i] <= limit]
+        looped = self.graph.looped_names()
         yield fitting, _TRACED
-        yield [int(i) for i in fastest if at_least[i] <= limit < screen.memory[i]], _VARIED
+        yield [i for i in fitting if not any(self.every[i].get(name) for name in looped)], _TRACED // 2
+        yield [int(i) for i in fastest if least[i] <= limit < screen.memory[i]], _VARIED
         yield [int(i) for i in np.argsort(screen.memory, kind="stable")], 2 if fitting else 5
 
     def _layout(self, assignment: Assignment, **roles: Any) -> Layout:
@@ -279,44 +348,7 @@ class _Search:
         }
         return Layout(rules, **roles)
 
-    def _reasons(self, reports: dict[Layout, Report]) -> dict[Layout, str]:
-        """Returns for each layout what each rule of it saves and costs."""
-        plain = list(dict.fromkeys(Layout(dict(layout.rules)) for layout in reports))
-        rows: list[Assignment] = []
-        for layout in plain:
-            masks = _masks_of(dict(layout.rules), self.mesh)
-            rows += [masks, *({n: m for n, m in masks.items() if n != left_out} for left_out, _ in layout.rules)]
-        screen = self._screen(rows or [{}])
-        texts, at = {}, 0
-        for layout in plain:
-            parts = []
-            for offset, (name, axes) in enumerate(layout.rules, start=1):
-                saved = [float(f[at + offset] - f[at]) for f in (screen.seconds, screen.memory)]
-                parts.append(f"{name}:{'+'.join(axes)} {_saves_and_costs(*saved)}")
-            texts[layout] = "; ".join(parts) or "nothing is split: nothing is sent"
-            at += 1 + len(layout.rules)
-        return {layout: self._why(layout, texts, reports) for layout in reports}
-
-    def _why(self, layout: Layout, texts: dict[Layout, str], reports: dict[Layout, Report]) -> str:
-        base = Layout(dict(layout.rules))
-        if base == layout or base not in reports:
-            return texts[base]
-        before, after = reports[base], reports[layout]
-        saved = before.seconds(self.machine) - after.seconds(self.machine), before.memory["peak"] - after.memory["peak"]
-        role, rules = ("params", layout.params) if layout.params else ("optimizer", layout.optimizer)
-        rule = " ".join(f"{name}:{'+'.join(axes)}" for name, axes in rules)
-        return f"{texts[base]}; {role} {rule} {_saves_and_costs(*saved)}"
-
 
 def _order(names: frozenset[str]) -> tuple[bool, list[str]]:
     """Orders the dims of interchangeable axes: by name, and axes without any last."""
     return not names, sorted(names)
-
-
-def _saves_and_costs(seconds: float, memory: float) -> str:
-    """Says what a rule changes: `saves 1.2 GB and costs 3 ms`."""
-    amounts = [(memory, show_bytes(abs(memory)), 1.0), (seconds, show_seconds(abs(seconds)), 1e-9)]
-    saves = [text for amount, text, least in amounts if amount >= least]
-    costs = [text for amount, text, least in amounts if amount <= -least]
-    parts = [f"{verb} {' and '.join(some)}" for verb, some in (("saves", saves), ("costs", costs)) if some]
-    return " and ".join(parts) or "changes nothing"
