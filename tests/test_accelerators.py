@@ -99,15 +99,22 @@ def test_a_training_step_compiles_for_every_generation(topology, kernels):
 
 
 @pytest.mark.gpu
-def test_attention_on_gpus_is_cudnns():
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize("packed", [False, True])
+def test_attention_on_gpus_is_cudnns(packed, window):
+    """And gives what a CPU gives, forward and backward."""
     batch, positions, d_model, heads, d_kv = ATTENTION
-    layer = nn.Attention.init(jax.random.key(0), d_model, heads, d_kv)
+    layer = nn.Attention.init(jax.random.key(0), d_model, heads, d_kv, window=window)
     x = mx.random.normal(jax.random.key(1), (batch, positions, d_model)).astype(jnp.bfloat16)
-    segments = mx.ones((batch, positions), jnp.int32)
-    program = mx.spmd(attention_step(False), mx.Mesh("data:-1 model:1"), "batch:data heads:model")
+    segments = mx.tensor(np.arange(8 * 256).reshape(8, 256) // 90, (batch, positions)).astype(jnp.int32)
+    step, layout = attention_step(packed), "batch:data heads:model"
+    program = mx.spmd(step, mx.Mesh("data:-1 model:1"), layout)
     assert "cudnn" in program.compile(layer, x, segments).as_text()
-    plain = mx.spmd(attention_step(True), mx.Mesh("data:-1 model:1"), "batch:data heads:model")
-    (value, grads), (wanted, wanted_grads) = (p(layer, x, segments) for p in (program, plain))
+    there = mx.Mesh("data:1 model:1", devices=jax.devices("cpu")[:1])
+    given = jax.tree.map(np.asarray, (layer, x, segments))
+    value, grads = program(*given)
+    wanted, wanted_grads = mx.spmd(step, there, layout)(*given)
     np.testing.assert_allclose(float(value), float(wanted), rtol=2e-2)
-    for got, leaf in zip(jax.tree.leaves(grads), jax.tree.leaves(wanted_grads)):
+    for got, leaf in zip(jax.tree.leaves(grads), jax.tree.leaves(wanted_grads), strict=True):
+        got, leaf = np.asarray(got, np.float32), np.asarray(leaf, np.float32)
         np.testing.assert_allclose(got, leaf, atol=5e-2 * float(np.abs(leaf).max()))

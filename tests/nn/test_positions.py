@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from meshax import nn
 from meshax.nn.positions import RelativeBias, rotary, sinusoidal
 from meshax.testing import layout_invariance
 from samples_nn import numbers
@@ -48,6 +49,21 @@ def test_relative_buckets():
     wanted = [[bias.weight.numpy()[bucket(q - k)] for k in (0, 3)] for q in queries.numpy()]
     found = mx.transpose(out, ("positions", "memory", "heads")).numpy()
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_relative_buckets_both_ways():
+    """Half of the buckets are for what lies behind, half for what lies ahead."""
+    bias = RelativeBias.init(KEY, (heads,), both_ways=True)
+    queries = mx.tensor(np.array([0, 1, 5, 9, 40, 200]), "positions")
+    keys = np.array([0, 4, 30, 1000])
+    wanted = [
+        [bias.weight.numpy()[bucket(abs(q - k), 16) + (16 if k > q else 0)] for k in keys] for q in queries.numpy()
+    ]
+    found = mx.transpose(bias(queries, mx.tensor(keys, "memory")), ("positions", "memory", "heads")).numpy()
+    np.testing.assert_array_equal(found, wanted)
+    d_kv = mx.Dim("d_kv", 4)
+    made = [nn.Attention.init(KEY, d_model, heads, d_kv, causal=c, relative=True).relative for c in (True, False)]
+    assert [bias.both_ways for bias in made] == [False, True]
 
 
 def test_a_stack_of_biases():

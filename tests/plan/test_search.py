@@ -8,8 +8,8 @@ import decoder
 import meshax as mx
 from meshax.plan.graph import Graph
 from meshax.plan.hardware import KNOWN
-from meshax.plan.screen import Screen
 from meshax.plan.named_layouts import NAMES, find_layout, sizes_of
+from meshax.plan.screen import Screen
 from meshax.plan.search import search
 from meshax.plan.targets import load_target
 from meshax.train.preset_steps import target_of

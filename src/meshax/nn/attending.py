@@ -1,13 +1,13 @@
 """How queries, keys and values are brought together: by the best kernel for the place.
 
-On NVIDIA cuDNN's fused attention where it can (16-bit numbers, no mask but the causal one), on TPUs JAX's flash
-attention (whole blocks of 128 positions, packed segments too), elsewhere products and a softmax. If the positions are
+On NVIDIA cuDNN's fused attention where it can (16-bit numbers), on TPUs JAX's flash attention (whole blocks of 128
+positions, no window), elsewhere products and a softmax. If the positions are
 split over a mesh axis, each processor keeps its queries, and keys and values go around in a ring: one permute a turn,
 the softmax put together as they pass.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -37,11 +37,6 @@ class Visibility:
     window: int | None
     segments: Tensor | None
     memory_segments: Tensor | None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether there is nothing but perhaps the causal rule."""
-        return self.window is None and self.segments is None
 
     def mask(self, queries: Tensor, keys: Tensor, memory_segments: Tensor | None) -> Tensor | None:
         """Returns what is visible, from the places of queries and keys; None if everything is."""
@@ -89,8 +84,8 @@ def attend(
         if parts > 1 and bias is None and not drops:
             return _ring(q, k, v, d_kv, visible, parts)
         k, v = k.rename(positions=_MEMORY), v.rename(positions=_MEMORY)
-    if bias is None and not drops and visible.is_plain and _has_cudnn(q):
-        return _cudnn(q, k, v, d_kv, visible.causal)
+    if bias is None and not drops and _has_cudnn(q):
+        return _cudnn(q, k, v, d_kv, visible)
     if bias is None and not drops and visible.window is None and _has_flash(q, k):
         return _flash(q, k, v, d_kv, visible)
     scores = einsum(q, k, over=d_kv).astype(jnp.float32)
@@ -120,23 +115,31 @@ def _has_cudnn(q: Tensor) -> bool:
     return _platform() in ("gpu", "cuda") and q.dtype in (jnp.bfloat16, jnp.float16) and q.dims[-1].size <= 256
 
 
-def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, causal: bool) -> Tensor:
-    """Calls cuDNN's fused attention on the local batch and heads."""
-    rest = [d.name for d in q.dims if d.name not in (_QUERIES, d_kv)]
-    heads = [name for name in rest if name in ("heads", "kv_heads")]
-    batch = [name for name in rest if name not in heads]
+def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility) -> Tensor:
+    """Calls cuDNN's fused attention on the local batch and heads; what is not causal goes in as one mask."""
+    rest = [d for d in q.dims if d.name not in (_QUERIES, d_kv)]
+    heads = [d.name for d in rest if d.name in ("heads", "kv_heads")]
+    batch = [d.name for d in rest if d.name not in heads]
     own = [name for name in heads if name in [d.name for d in k.dims]]
-    ordered = (
+    given = [
         transpose(q, (*batch, _QUERIES, *heads, d_kv)),
         *(transpose(x, (*batch, _MEMORY, *own, d_kv)) for x in (k, v)),
-    )
+    ]
+    other = replace(visible, causal=False)
+    seen = other.mask(arange(q.dim(_QUERIES)), arange(k.dim(_MEMORY)), _as_memory(visible.memory_segments))
+    if seen is not None:
+        shape = (*(d for d in rest if d.name in batch), q.dim(_QUERIES), k.dim(_MEMORY))
+        given.append(broadcast(seen, shape) if any(d in seen.dims for d in shape[:-2]) else seen)
 
-    def fused(q: Any, k: Any, v: Any) -> Any:
+    def fused(q: Any, k: Any, v: Any, *masks: Any) -> Any:
         flat = [x.reshape(math.prod(x.shape[: len(batch)]), x.shape[len(batch)], -1, x.shape[-1]) for x in (q, k, v)]
-        out = jax.nn.dot_product_attention(*flat, scale=1.0, is_causal=causal, implementation="cudnn")
+        mask = masks[0].reshape(-1, 1, *masks[0].shape[-2:]) if masks else None
+        out = jax.nn.dot_product_attention(
+            flat[0], flat[1], flat[2], mask=mask, scale=1.0, is_causal=visible.causal, implementation="cudnn"
+        )
         return out.reshape(q.shape)
 
-    return transpose(local_(fused, *ordered, out=ordered[0].dims, splittable=(*batch, *heads)), q.dims)
+    return transpose(local_(fused, *given, out=given[0].dims, splittable=(*batch, *heads)), q.dims)
 
 
 def _platform() -> str:

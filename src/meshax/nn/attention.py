@@ -77,7 +77,7 @@ class Attention(eqx.Module):
             Linear.init(names[1], (d_model,), (*keys, d_kv), stack),
             Linear.init(names[2], (d_model,), (*keys, d_kv), stack),
             Linear.init(names[3], (*queries, d_kv), (d_model,), stack),
-            RelativeBias.init(names[4], queries, stack) if relative else None,
+            RelativeBias.init(names[4], queries, stack, both_ways=not causal) if relative else None,
             Dropout(dropout),
             causal,
             window,

@@ -59,17 +59,33 @@ class RelativeBias(eqx.Module):
 
     weight: Tensor
     farthest: int = eqx.field(static=True)
+    both_ways: bool = eqx.field(static=True)
 
     @classmethod
-    def init(cls, key: Any, heads: Dims, stack: Dims = (), buckets: int = 32, farthest: int = 128) -> "RelativeBias":
-        """Makes one for so many buckets of distances."""
-        return cls(normal_parameter(key, (*stack, Dim("distances", buckets), *heads), 0.02), farthest)
+    def init(
+        cls,
+        key: Any,
+        heads: Dims,
+        stack: Dims = (),
+        buckets: int = 32,
+        farthest: int = 128,
+        both_ways: bool = False,
+    ) -> "RelativeBias":
+        """Makes one for so many buckets of distances; half of them are for keys after the query, if these are seen."""
+        weight = normal_parameter(key, (*stack, Dim("distances", buckets), *heads), 0.02)
+        return cls(weight, farthest, both_ways)
 
     def __call__(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Returns what to add to the scores, from the positions of queries and keys."""
-        buckets = self.weight.dim("distances").size
-        distance = maximum(queries - keys, 0)
+        buckets = self.weight.dim("distances").size // (2 if self.both_ways else 1)
+        distance = queries - keys
+        bucket = self._bucket(maximum(distance, 0), buckets)
+        if self.both_ways:
+            bucket = where(distance < 0, buckets + self._bucket(-distance, buckets), bucket)
+        return gather(self.weight, bucket, "distances")
+
+    def _bucket(self, distance: Tensor, buckets: int) -> Tensor:
         exact = buckets // 2
         scale = (buckets - exact) / math.log(self.farthest / exact)
         far = exact + (log_(maximum(distance, 1).astype(jnp.float32) / exact) * scale).astype(jnp.int32)
-        return gather(self.weight, where(distance < exact, distance, minimum(far, buckets - 1)), "distances")
+        return where(distance < exact, distance, minimum(far, buckets - 1))
