@@ -76,6 +76,14 @@ MISTAKES = {
           fix: give a number, 0 or more.
         """,
     ),
+    "no rate for this optimizer": (
+        mx.ArgumentError,
+        optimizer(name="sgd"),
+        """
+        no learning rate suits the optimizer 'sgd' always.
+          fix: give --optimizer.rate.
+        """,
+    ),
     "microbatches": (
         mx.ArgumentError,
         optimizer(microbatches=0),
@@ -213,6 +221,16 @@ test_messages = pinned(MISTAKES)
 def test_a_rule_for_no_dim():
     with pytest.raises(mx.LayoutError, match="the layout does not fit the mesh or the program"):
         TrainConfig(layout="bacth:data").check()
+
+
+def test_what_is_not_given_follows_from_the_preset():
+    given = TrainConfig(preset="lm-0.14b", optimizer=OptimizerOptions(name="adafactor", schedule="constant", warmup=0))
+    assert float(given.make_optimizer().optimizer.rate(5)) == pytest.approx(0.01)
+    names = [str(TrainConfig(preset=name).directory()) for name in ("tiny", "modern-1b")]
+    assert names == ["runs/tiny", "runs/modern-1b"]
+    assert str(TrainConfig(out="elsewhere").directory()) == "elsewhere"
+    mesh, _ = TrainConfig().placed()
+    assert mesh.axes == {"data": 2, "model": 4}
 
 
 def test_a_mesh_larger_than_the_devices():

@@ -11,7 +11,7 @@ from rich.console import Console
 from meshax.errors import TrainingError
 from meshax.train.guards import Guard
 from meshax.train.loop import Run, run_config
-from meshax.train.metrics import read_metrics
+from meshax.train.metrics import Metrics, read_metrics
 from runs import small, write_text
 
 QUIET = Console(quiet=True)
@@ -55,6 +55,30 @@ def test_what_a_run_leaves_behind(whole):
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, 13))
     assert [row["step"] for row in rows if "eval_loss" in row] == [4, 8, 12]
     assert rows[-1]["eval_loss"] == result.loss < rows[0]["loss"]
+
+
+def test_a_profile_on_request(folder):
+    run = made(small(folder, "profiled", steps=2, profile=True))
+    run.train()
+    assert list((run.directory / "profile").rglob("*.xplane.pb"))
+
+
+def test_a_full_disk_while_measuring(tmp_path):
+    """Everything that is written to /dev/full fails as on a full disk; what was written before stays."""
+    metrics = Metrics(tmp_path)
+    metrics.write(1, loss=2.0)
+    metrics.path.rename(tmp_path / "before")
+    metrics.path.symlink_to("/dev/full")
+    with pytest.raises(TrainingError) as error:
+        metrics.write(2, loss=1.0)
+    metrics.close()
+    assert str(error.value) == (
+        "what a run measures cannot be written.\n"
+        f"  values: {metrics.path}: No space left on device\n"
+        "  rule: the run stops; its last checkpoint stays.\n"
+        "  fix: make room, and start the run again: it goes on from there."
+    )
+    assert read_metrics(tmp_path / "before") == [{"step": 1, "loss": 2.0}]
 
 
 def test_the_checkpoint_evaluates_to_the_runs_own_figure(whole):

@@ -23,13 +23,16 @@ class Evaluate(Reporting):
     def run(self) -> None:
         """Restores and evaluates."""
         step = step_of(self.step)
+        from ..train.config import VIRTUAL
+        from ..train.guards import interruptible
         from ..train.loop import Run, run_config
 
         config = run_config(self.run_, mesh=self.mesh, layout=self.layout)
-        use_processors(config.mesh)
+        use_processors(config.mesh or VIRTUAL)
         run = Run(config, progress_console(), read_only=True)
-        state, extra = run.restored(step)
-        found = run.evaluate(state.model)
+        with interruptible() as check_interrupt:
+            state, extra = run.restored(step)
+            found = run.evaluate(state.model, check_interrupt=check_interrupt)
         data = {
             "step": extra["step"], "perplexity": found.perplexity, "loss": found.loss,
             "bits_per_byte": found.bits_per_byte, "tokens": found.tokens,

@@ -29,19 +29,25 @@ class Generate(Reporting):
         """Restores and samples."""
         self._check()
         step = step_of(self.step)
+        from ..train.config import VIRTUAL
+        from ..train.guards import interruptible
         from ..train.loop import Run, run_config
 
         config = run_config(self.run_, mesh=self.mesh, layout=self.layout)
-        use_processors(config.mesh)
+        use_processors(config.mesh or VIRTUAL)
         from ..data.vocabulary import END, Vocabulary
         from ..decode.sampling import generate, sampler
         from ..train.corpus import VOCABULARY
 
         run = Run(config, progress_console(), read_only=True)
-        state, _ = run.restored(step)
         words = Vocabulary.load(run.directory / VOCABULARY)
-        draw = sampler(state.model, run.mesh, run.layout, run.dims[1].size, self.top_k or None)
-        made = list(generate(draw, words.encode(self.prompt), self.tokens, END, self.seed, self.temperature))
+        made = []
+        with interruptible() as check_interrupt:
+            state, _ = run.restored(step)
+            draw = sampler(state.model, run.mesh, run.layout, run.dims[1].size, self.top_k or None)
+            for token in generate(draw, words.encode(self.prompt), self.tokens, END, self.seed, self.temperature):
+                check_interrupt()
+                made.append(token)
         text = self.prompt + words.decode(made)
         self.report({"prompt": self.prompt, "text": text, "tokens": len(made)}, text)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from ..train.config import TrainConfig, load_config
+from ..train.config import VIRTUAL, TrainConfig, load_config
 from .options import Reporting, progress_console, usage, use_processors
 
 
@@ -32,7 +32,7 @@ class Train(Reporting):
 
     def run(self) -> None:
         """Trains."""
-        use_processors(self.run_.mesh)
+        use_processors(self.run_.mesh or VIRTUAL)
         with usage():
             self.run_.check()
         from ..train.loop import Run

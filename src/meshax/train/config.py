@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_origin
 
+import jax
+
 from ..errors import ArgumentError, TrainingError, did_you_mean
 from ..layout import Layout
 from ..mesh import Mesh
@@ -21,6 +23,8 @@ from ..plan.named_layouts import find_layout
 from ..program import put
 
 CONFIG = "config.json"
+_ADAFACTOR_RATE = 1e-2  # relative to the size of a parameter, so it suits any model
+VIRTUAL = "data:2 model:4"  # the processors of a laptop
 AUTO = "auto"  # of what the backward pass keeps: the most that fits
 
 
@@ -40,7 +44,7 @@ class OptimizerOptions:
     """How parameters are changed."""
 
     name: str = "adamw"  # adamw, adafactor, momentum or sgd
-    rate: float = 3e-3  # the highest learning rate
+    rate: float = 0.0  # the highest learning rate; 0: what suits the model
     schedule: str = "cosine"  # of the rate: constant, cosine, linear, rsqrt or slanted_triangular
     warmup: int = -1  # steps of rising rate; -1: a tenth of all
     clip: float = 1.0  # the greatest norm of the gradients; 0: any
@@ -52,11 +56,11 @@ class TrainConfig:
     """A run of training."""
 
     preset: str = "tiny"  # the model: meshax presets lists them
-    mesh: str = "data:2 model:4"  # the processors
+    mesh: str = ""  # the processors; none: "data:2 model:4" virtual ones, or all accelerators there are
     layout: str = "data+model"  # rules, or a name: none, data, model, data+model, fsdp, sequence
     param_layout: str = ""  # rules added where parameters are stored
     optimizer_layout: str = ""  # rules added where the optimizer's state is stored
-    out: str = "runs/tiny"  # the run's directory
+    out: str = ""  # the run's directory; none: runs/ and the preset's name
     steps: int = 600  # of the whole run; the learning rate depends on it
     seed: int = 0  # chooses the parameters, the order of the text and what is dropped
     batch: int = 0  # examples in a step; 0: the preset's
@@ -91,7 +95,7 @@ class TrainConfig:
 
     def placed(self) -> tuple[Mesh, Layout]:
         """Returns the mesh on this machine's devices, and the layout."""
-        mesh = Mesh(self.mesh)
+        mesh = Mesh(self.mesh or (VIRTUAL if jax.default_backend() == "cpu" else "data:-1 model:1"))
         sizes = self.model().sizes()  # a layout may name these
         return mesh, find_layout(self.layout, mesh, self.param_layout, self.optimizer_layout, sizes=sizes)
 
@@ -99,8 +103,21 @@ class TrainConfig:
         """Returns the optimizer with its schedule; without a limit it clips nothing, and still knows the norm."""
         o = self.optimizer
         warmup = self.steps // 10 if o.warmup < 0 else o.warmup
-        rate = schedule_by_name(o.schedule, o.rate, self.steps, warmup)
+        rate = schedule_by_name(o.schedule, o.rate or self._usual_rate(), self.steps, warmup)
         return clipped(by_name(o.name, rate), o.clip or math.inf)
+
+    def _usual_rate(self) -> float:
+        usual = {"adamw": preset(self.preset).rate, "adafactor": _ADAFACTOR_RATE}
+        if self.optimizer.name not in usual:
+            by_name(self.optimizer.name, 1.0)  # raises if there is no such optimizer
+            raise ArgumentError(
+                f"no learning rate suits the optimizer {self.optimizer.name!r} always.", fix="give --optimizer.rate."
+            )
+        return usual[self.optimizer.name]
+
+    def directory(self) -> Path:
+        """Returns the run's directory."""
+        return Path(self.out or f"runs/{self.preset}")
 
     def check(self) -> None:
         """Raises in the first second what would otherwise fail after an hour."""

@@ -38,7 +38,7 @@ def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> P
         console: where to show progress.
         read_only: whether there must be a vocabulary already.
     """
-    run = Path(config.out)
+    run = config.directory()
     folder = Path(config.data.cache) if config.data.cache else run / "tokens"
     folder.mkdir(parents=True, exist_ok=True)
     train, held_out = _texts(config, console)

@@ -61,7 +61,7 @@ class Run:
         config.check()
         self.config, self.read_only = config, read_only
         self.console = console or Console(stderr=True)
-        self.directory = Path(config.out)
+        self.directory = config.directory()
         self._check_same_run()
         self.mesh, self.layout = config.placed()
         self.model, note = (config.model(), "") if read_only else fitted(config, self.mesh, self.layout)
@@ -143,7 +143,9 @@ class Run:
         """Names the dims of a batch."""
         return {name: tensor(array, self.dims) for name, array in batch.items()}
 
-    def evaluate(self, model: Decoder, batches: int | None = None) -> Evaluation:
+    def evaluate(
+        self, model: Decoder, batches: int | None = None, check_interrupt: Callable[[], None] = lambda: None
+    ) -> Evaluation:
         """Evaluates on the held-out text, or on its first batches."""
         held_out = self.prepared.held_out
         nats = tokens = 0.0
@@ -152,6 +154,7 @@ class Run:
                 break
             total, count = self.evaluate_batch(model, self.tensors(batch))
             nats, tokens = nats + float(total), tokens + float(count)
+            check_interrupt()
         size = held_out.num_bytes * tokens / held_out.num_tokens
         return Evaluation(nats / max(tokens, 1.0), round(tokens), bits_per_byte(nats, round(size)))
 
@@ -162,7 +165,7 @@ class Run:
             (self.directory / CONFIG).write_text(self.config.to_json(), encoding="utf-8")
             with contextlib.closing(Metrics(self.directory, first)) as metrics:
                 state = self._go(state, first, metrics, check_interrupt)
-                result = self.evaluate(state.model)
+                result = self.evaluate(state.model, check_interrupt=check_interrupt)
                 if first < self.config.steps:
                     metrics.write(self.config.steps, eval_loss=result.loss, perplexity=result.perplexity)
                     # The best of several checkpoints is that on the same text.
@@ -203,7 +206,7 @@ class Run:
                     break
                 if step % self.config.eval_every == 0:
                     watch.finish()
-                    found = self.evaluate(state.model, self.config.eval_batches)
+                    found = self.evaluate(state.model, self.config.eval_batches, check_interrupt)
                     self._evaluated(step, found, metrics, display)
                 if step % self.config.save_every == 0:
                     watch.finish()

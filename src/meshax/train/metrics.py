@@ -1,9 +1,13 @@
 """What a run writes down: metrics as JSON lines and TensorBoard events, and a picture of the loss at the end."""
 
+import contextlib
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from ..errors import TrainingError
 
 _BITS = 1 / math.log(2)
 
@@ -15,8 +19,10 @@ class Metrics:
         """Opens `metrics.jsonl` and `events/` in the run's directory."""
         self.path = directory / "metrics.jsonl"
         self.rows = [row for row in read_metrics(self.path) if row["step"] <= from_step]
-        with open(self.path, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in self.rows)
+        with _told(self.path):
+            fresh = self.path.with_suffix(".partial")
+            fresh.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
+            fresh.replace(self.path)
         from tensorboardX import SummaryWriter  # slow to import
 
         self._events = SummaryWriter(str(directory / "events"), purge_step=from_step + 1 if from_step else None)
@@ -25,7 +31,7 @@ class Metrics:
         """Writes the values of a step, at once; what is not a number is null, as JSON has no word for it."""
         row = {"step": step, **{name: value if math.isfinite(value) else None for name, value in values.items()}}
         self.rows.append(row)
-        with open(self.path, "a", encoding="utf-8") as file:
+        with _told(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         for name, value in values.items():
             self._events.add_scalar(name, value, step)
@@ -33,6 +39,20 @@ class Metrics:
     def close(self) -> None:
         """Closes the events file."""
         self._events.close()
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Says what to do when a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise TrainingError(
+            "what a run measures cannot be written.",
+            values=f"{path}: {error.strerror or error}",
+            rule="the run stops; its last checkpoint stays.",
+            fix="make room, and start the run again: it goes on from there.",
+        ) from error
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
