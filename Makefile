@@ -42,14 +42,15 @@ invariants: $(DEV) ## every op on every mesh under every layout (long)
 bench: $(RUNTIME) ## time tracing (benchmarks/tracing.py)
 	$(BIN)/python benchmarks/tracing.py
 
-# $(call run_marked,MARK,ENVIRONMENT,CHECK,ADVICE) runs the tests of one mark. Once there are any, a missing
-# tool is an error: a skip would read as a pass. pytest's exit status 5 means that nothing was collected.
+# $(call run_marked,MARK,ENVIRONMENT,CHECK,ADVICE) runs the tests of one mark, and loads no other files: those may need
+# 8 devices. Once there are any, a missing tool is an error: a skip would read as a pass. pytest's exit status 5 means
+# that nothing was collected.
 define run_marked
 @status=0; $(BIN)/python -m pytest -q --collect-only -m $(1) tests >$(VENV)/.collected 2>&1 || status=$$?; \
 if [ $$status -eq 5 ]; then echo "make $@: no $(1) tests yet"; exit 0; fi; \
 if [ $$status -ne 0 ]; then cat $(VENV)/.collected; exit $$status; fi; \
 if ! { $(3); } >/dev/null 2>&1; then echo "make $@: $(strip $(4))" >&2; exit 1; fi; \
-$(2) $(BIN)/python -m pytest -m $(1) tests
+$(2) $(BIN)/python -m pytest -m $(1) $$(grep -o '^tests/[^:]*\.py' $(VENV)/.collected | sort -u)
 endef
 
 # libtpu compiles for TPUs without one; without these it looks for the machine's and takes a lock.
