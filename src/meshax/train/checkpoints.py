@@ -24,8 +24,9 @@ from jax.experimental import multihost_utils
 from ..errors import CheckpointError
 from ..layout import Layout, RulesLike, Setting
 from ..mesh import Mesh
+from ..plan.table import show_bytes
 from ..program import put
-from .manifest import Damage, Manifest, find_damage, read_manifest, show_bytes
+from .manifest import Damage, Manifest, find_damage, read_manifest
 from .ownership import Ownership
 from .saving import ARRAYS, TEMPORARY, Saving
 from .stored import dtypes_to_read, entry_of, find_differences, leaves_of, read_tree, shortened, snapshot_tree

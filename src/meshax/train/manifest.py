@@ -18,6 +18,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from ..plan.table import show_bytes
+
 MANIFEST = "manifest.json"
 VERSION = 1
 
@@ -194,17 +196,3 @@ def _damage(directory: Path, manifest: Manifest, share: int, num_shares: int) ->
             yield f"{name}: its content has changed"
     for name in sorted(present.keys() - manifest.files.keys()):
         yield f"{name}: does not belong here"
-
-
-def show_bytes(count: int) -> str:
-    """Writes a size as people read it.
-
-    >>> show_bytes(1536)
-    '1.5 KiB'
-    """
-    size, unit = float(count), "bytes"
-    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{count} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
