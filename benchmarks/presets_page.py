@@ -1,4 +1,4 @@
-"""Writes docs/presets.md: every preset, what it needs on a mesh, and which layouts a search finds for it.
+"""Writes docs/presets/: a page for each family of presets, what they need on a mesh, and layouts that a search finds.
 
     python benchmarks/presets_page.py [--write] [--only lm-0.14b ...]
 
@@ -23,7 +23,7 @@ from meshax.plan.search import Candidate, search  # noqa: E402
 from meshax.plan.table import show_bytes, show_seconds  # noqa: E402
 from meshax.train.preset_steps import training_step  # noqa: E402
 
-PAGE = Path(__file__).parents[1] / "docs" / "presets.md"
+PAGES = Path(__file__).parents[1] / "docs" / "presets"
 COMPARED = ("data", "data+model", "sequence", "fsdp")
 MACHINES = {
     "tiny": ("data:2 model:4", "cpu"),
@@ -42,12 +42,12 @@ MACHINES = {
 PAPER = dict(zip([n for n in PRESETS if n.startswith("lm-")], (35.0, 31.7, 28.9, 26.8, 25.1, 24.1, 24.0), strict=True))
 FAMILIES = {
     "laptop": (
-        "For a laptop",
+        "Presets for a laptop",
         "What `meshax train` trains when nothing else is said: "
-        "[train a language model](train_a_language_model.md) shows what comes of it.",
+        "[train a language model](../train_a_language_model.md) shows what comes of it.",
     ),
     "paper": (
-        "The paper's",
+        "The paper's presets",
         "The language models of Table 2 of the Mesh-TensorFlow paper "
         "([Shazeer et al., 2018](https://arxiv.org/abs/1811.02084)). The heads and the width of the feed-forward map "
         "grow together, and with them what can be split over `model`; the width of the stream stays. The perplexities "
@@ -55,32 +55,21 @@ FAMILIES = {
         "processor is a core of a TPU v2, with 8 GiB; the paper trained its largest model on 512 of them.",
     ),
     "modern": (
-        "Modern",
+        "Modern presets",
         "The same decoder with what has become usual since: rotary positions, a gated feed-forward map, keys and "
         "values shared by groups of heads, examples of 2048 tokens. With groups, `heads` are only the heads of one "
         "group; the layouts named data+model and sequence split the groups, `kv_heads`, where these divide better.",
     ),
 }
-HEAD = """# Presets
-
-Models by name, for `--preset`. `meshax presets` lists them, with the sizes of all their dims if you add `--json`.
-
-```bash
-meshax presets
-meshax train --preset modern-0.1b --data.text "books/*.txt" --mesh "data:8" --layout fsdp --out runs/books
-meshax explain --preset lm-1.28b --mesh "data:16 model:8" --layout data+model --hardware tpu-v2
-```
-
-All figures on this page are predictions from traces of one training step with Adafactor, at the preset's own batch and
-length, recomputing in the backward pass what the preset does not keep; nothing ran. For each layout there is the peak
-memory of one processor and the time of a step; ✗ marks what does not fit. [The same model under five
-layouts](five_layouts.md) explains the names, [choosing a layout](choosing_a_layout.md#how-far-to-trust-it) how far to
-trust the figures. This page is written by
+FOOT = """All figures on this page are predictions from traces of one training step with Adafactor, at the preset's own
+batch and length, recomputing in the backward pass what the preset does not keep; nothing ran. For each layout there is
+the peak memory of one processor and the time of a step; ✗ marks what does not fit. [The same model under five
+layouts](../five_layouts.md) explains the names, [choosing a layout](../choosing_a_layout.md#how-far-to-trust-it) how
+far to trust the figures. This page is written by
 
 ```bash
 python benchmarks/presets_page.py --write
-```
-"""
+```"""
 
 
 @dataclass
@@ -133,39 +122,39 @@ def advice(row: Row) -> str:
     return f"- `{row.preset.name}`: `{layout}`\n  - sends {show_bytes(row.best.wire_bytes)} a step\n{reasons}"
 
 
-def section(family: str, rows: list[Row]) -> list[str]:
-    """Returns the paragraphs of a family."""
+def page(family: str, rows: list[Row]) -> str:
+    """Returns the page of a family."""
     title, words = FAMILIES[family]
     commands = "\n".join(map(command, rows))
-    return [
-        f"## {title}",
+    parts = [
+        f"# {title}",
         textwrap.fill(words, 120, break_on_hyphens=False, break_long_words=False),
         table(rows),
         "The last column is the first line of what the search prints:",
         f"```bash\n{commands}\n```",
         "It is, with what each rule saves and costs beside the same layout without it:",
         "\n".join(map(advice, rows)),
+        "## The figures",
+        FOOT,
     ]
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write docs/presets.md")
+    parser.add_argument("--write", action="store_true", help="write the pages, of whole families only")
     parser.add_argument("--only", nargs="*", choices=PRESETS, default=list(PRESETS))
     options = parser.parse_args()
     rows = []
     for name in options.only:
         rows.append(measured(name))
         print(advice(rows[-1]), flush=True)
-    parts = [HEAD]
     for family in FAMILIES:
         if members := [row for row in rows if row.preset.family == family]:
-            parts += section(family, members)
-    text = "\n\n".join(part.strip("\n") for part in parts) + "\n"
-    if options.write:
-        PAGE.write_text(text, encoding="utf-8")
-    else:
-        print(text)
+            if options.write:
+                (PAGES / f"{family}.md").write_text(page(family, members), encoding="utf-8")
+            else:
+                print(page(family, members))
 
 
 if __name__ == "__main__":

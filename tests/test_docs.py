@@ -143,6 +143,32 @@ def test_commands_name_what_exists(document):
     assert not list(unknown_commands(document))
 
 
+def broken_links(document):
+    """The links to files that are not there, and to headings that their document does not have."""
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)", document.read_text(encoding="utf-8")):
+        there = document.parent / target if target else document
+        if not there.exists():
+            yield target
+        elif anchor and anchor not in headings(there):
+            yield f"{target}#{anchor}"
+
+
+def headings(document):
+    """The anchors of a document's headings, as GitHub makes them."""
+    found = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document):
+    assert not list(broken_links(document))
+
+
+def test_broken_links_are_found(tmp_path):
+    text = "# One two\n[a](guide.md#one-two) [b](guide.md#three) [c](#four) [d](tea.md) [e](https://tea.example)\n"
+    assert list(broken_links(make_document(tmp_path, text))) == ["guide.md#three", "#four", "tea.md"]
+
+
 def shown_plans():
     """Iterates over the commands `meshax plan` that documents show with what they print."""
     for document in DOCUMENTS:
