@@ -148,6 +148,7 @@ def test_stored_parameters_are_gathered_forward_and_backward_and_scattered_once(
 
 POLICIES = {
     "no remat": lambda body: body,
+    "around the loop": lambda body: body,
     "nothing": mx.remat,
     "collectives": lambda body: mx.remat(body, "collectives"),
     "products": lambda body: mx.remat(body, jax.checkpoint_policies.dots_saveable),
@@ -164,8 +165,11 @@ def test_stored_parameters_keep_at_most_two_layers_whole(policy):
         h = mx.tanh(mx.einsum(x, w["in"], over=d_model))
         return x + mx.einsum(h, w["out"], over=d_ff), None
 
+    def through(x, w):
+        return mx.scan(POLICIES[policy](body), x, w, over=layers)[0]
+
     def loss(w, x):
-        x, _ = mx.scan(POLICIES[policy](body), x, w, over=layers)
+        x = mx.remat(through)(x, w) if policy == "around the loop" else through(x, w)
         return mx.mean(x * x)
 
     def step(w, x):
@@ -183,12 +187,52 @@ def test_stored_parameters_keep_at_most_two_layers_whole(policy):
     counts = Counter()
     for c in program.explain(w, x).collectives:
         counts[c.kind] += c.count
-    assert counts == {"all-gather": 4 * layers.size, "reduce-scatter": 2 * layers.size, "all-reduce": 1}
+    turns = 6 if policy == "around the loop" else 4  # the loop is run again, and then backward
+    assert counts == {"all-gather": turns * layers.size, "reduce-scatter": 2 * layers.size, "all-reduce": 1}
     shards = layers.size * one_layer // 8  # the gradients, as they are stored
     assert memory["stored"].argument_size_in_bytes < 1.1 * shards
     activations = 3 * layers.size * (d_model.size + d_ff.size) * 4
     assert memory["stored"].temp_size_in_bytes < shards + 2 * one_layer + activations
     assert memory["whole"].temp_size_in_bytes > layers.size * one_layer
+
+
+@pytest.mark.parametrize("d_ff", [2048, 2047])
+def test_a_policy_does_not_keep_masked_parameters_either(d_ff):
+    d_model, d_ff, layers, batch = mx.dims(d_model=128, d_ff=d_ff, layers=6, batch=8)
+
+    def body(x, w):
+        h = mx.tanh(mx.einsum(x, w["in"], over=d_model))
+        return x + mx.einsum(h, w["out"], over=d_ff), None
+
+    def loss(w, x):
+        policy = jax.checkpoint_policies.everything_saveable
+        return mx.mean(mx.scan(mx.remat(body, policy), x, w, over=layers)[0] ** 2)
+
+    w = {"in": mx.param(mx.ones((layers, d_model, d_ff))), "out": mx.param(mx.ones((layers, d_ff, d_model)))}
+    program = mx.spmd(
+        mx.grad(loss), mx.Mesh("data:4 model:2"), mx.Layout("batch:data d_ff:model", params="d_model:data")
+    )
+    recomputed = [c for c in program.explain(w, mx.ones((batch, d_model))).collectives if c.phase == "recompute"]
+    assert sum(c.count for c in recomputed if c.kind == "all-gather") == 2 * layers.size
+
+
+def test_what_is_jitted_is_traced_anew_inside_of_remat():
+    """And the other way round: whether a parameter is gathered twice must not depend on what was traced before."""
+    d_model, d_ff, layers, batch = mx.dims(d_model=16, d_ff=32, layers=3, batch=8)
+
+    @jax.jit
+    def layer(x, w):
+        return x + mx.einsum(mx.tanh(mx.einsum(x, w["in"], over=d_model)), w["out"], over=d_ff)
+
+    def gathers(wrapped):
+        loss = lambda w, x: mx.mean(  # noqa: E731
+            mx.scan(wrapped(lambda x, w: (layer(x, w), None)), x, w, over=layers)[0] ** 2
+        )
+        program = mx.spmd(mx.grad(loss), mx.Mesh("data:8"), mx.Layout("batch:data", params="d_model:data"))
+        return traced(program, w, mx.ones((batch, d_model)))
+
+    w = {"in": mx.param(mx.ones((layers, d_model, d_ff))), "out": mx.param(mx.ones((layers, d_ff, d_model)))}
+    assert gathers(mx.remat) == gathers(lambda body: body) == gathers(mx.remat)
 
 
 def test_a_parameter_from_outside_of_remat_is_not_kept_whole_either():

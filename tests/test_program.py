@@ -331,6 +331,17 @@ def identity(*args):
 
 
 MISTAKES = {
+    "donating what is not there": (
+        mx.ArgumentError,
+        lambda: mx.spmd(lambda x: x, mx.Mesh("rows:2", abstract=True), "", donate=7).explain(
+            mx.ones(mx.Dim("batch", 4))
+        ),
+        """
+        argument 7 is to be donated, and there is none.
+          values: arguments 0 to 0
+          fix: count the arguments from 0.
+        """,
+    ),
     "a mesh that is a string": (
         mx.MeshError,
         lambda: mx.spmd(identity, "rows:2", ""),

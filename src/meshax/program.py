@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from . import collectives
 from .compat import is_traced, varying_axes
 from .dims import show
-from .errors import MeshError, ShapeError
+from .errors import ArgumentError, MeshError, ShapeError
 from .layout import Layout, RulesLike, Setting, ambient, canonical, current, partition_spec
 from .mesh import Mesh
 from .tensor import Tensor, check_same_everywhere, is_tensor, settled_array
@@ -94,6 +94,12 @@ class Program:
 
     def _run(self, *args: Any) -> Any:
         """Runs on whole arrays, already padded."""
+        if wrong := [i for i in self.donate if not 0 <= i < len(args)]:
+            raise ArgumentError(
+                f"argument {wrong[0]} is to be donated, and there is none.",
+                values=f"arguments 0 to {len(args) - 1}" if args else "no arguments",
+                fix="count the arguments from 0.",
+            )
         leaves, treedef = jax.tree.flatten(args, is_leaf=is_tensor)
         kinds = [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in leaves]
         specs = [PartitionSpec() if k is None else partition_spec(canonical(self.setting, *k)) for k in kinds]

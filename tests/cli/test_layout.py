@@ -59,7 +59,11 @@ def test_a_real_search(capsys):
 
 def test_usage_messages(capsys):
     assert main(["layout", TINY]) == 2
+    assert "tiny has no mesh of its own.\n  fix: give --mesh" in capsys.readouterr().err
+    assert main(["layout", TINY, "--mesh", "data:2", "--processors", "8"]) == 2
     assert capsys.readouterr().err.startswith("meshax: --mesh or --processors: one of the two.\n")
+    assert main(["layout", TINY, "--processors", "-4"]) == 2
+    assert capsys.readouterr().err.startswith("meshax: there are no -4 processors.\n")
     assert main(["layout", TINY, "--processors", "8", "--memory", "much"]) == 2
     assert capsys.readouterr().err.startswith(
         "meshax: 'much' is not a size of memory.\n"

@@ -66,6 +66,51 @@ def test_virtual_processors_need_no_other_compiler(monkeypatch, capsys):
     assert 0.9 < data["estimated_memory"]["peak"] / data["memory"]["total"] < 1.25
 
 
+def test_a_target_that_uses_jax_at_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)  # the tests' own virtual processors
+    file = tmp_path / "arrays.py"
+    file.write_text(
+        "import jax.numpy as jnp, meshax as mx\n"
+        "x = mx.tensor(jnp.ones(8) * 2, mx.Dim('batch', 8))\n"
+        "def step():\n"
+        "    return mx.sum, (x,)\n"
+    )
+    assert main(["plan", f"{file}:step", "--topology", "cpu", "--mesh", "data:4", "--layout", "data", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["collectives_by_kind"]["all-reduce"]["compiled"]["tensors"] == 1
+
+
+def test_a_programs_own_mesh(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    file = tmp_path / "own.py"
+    file.write_text(
+        "import meshax as mx\n"
+        "batch = mx.Dim('batch', 8)\n"
+        "def step():\n"
+        "    mesh = mx.Mesh('data:4', abstract=True)\n"
+        "    return mx.spmd(lambda x: mx.sum(x * x), mesh, 'batch:data'), (mx.ones(batch),)\n"
+    )
+    assert main(["plan", f"{file}:step", "--topology", "CPU", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mesh"] == {"data": 4}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--mesh", "data:4", "--topology", "tpu v4:2x2x1"],
+            "the mesh has 4 processors, the topology 'tpu v4:2x2x1' has 8.",
+        ),
+        (
+            ["--mesh", "data:8", "--topology", "cpu", "--html", "nowhere/page.html"],
+            "'nowhere/page.html' cannot be written.",
+        ),
+    ],
+)
+def test_usage_messages(arguments, words, capsys):
+    assert main(["plan", TINY, *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"meshax: {words}\n")
+
+
 @pytest.mark.tpu
 def test_a_plan(tmp_path, capsys):
     page = tmp_path / "page.html"
@@ -77,9 +122,3 @@ def test_a_plan(tmp_path, capsys):
     assert list(data["took"]) == ["loading", "tracing", "lowering", "compiling", "reading"]
     assert "compiling" in err and "libtpu" not in err
     assert page.exists()
-
-
-@pytest.mark.tpu
-def test_a_mesh_of_another_size(capsys):
-    assert main([*ARGUMENTS, "--mesh", "data:2 model:2"]) == 1
-    assert "meshax: the mesh has 4 processors, the topology 'tpu v4:2x2x1' has 8." in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import meshax as mx
-from meshax.plan.hardware import KNOWN, Hardware, Link, calibrated_path, find, load
+from meshax.plan.hardware import KNOWN, Hardware, Link, calibrated_path, find, load, of_device
 from messages import pinned
 
 NODES = Hardware(
@@ -176,3 +176,15 @@ test_messages = pinned(
         ),
     }
 )
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    {
+        "TPU v2": "tpu-v2", "TPU v4": "tpu-v4", "TPU v5 lite": "tpu-v5e", "TPU v5": "tpu-v5p", "TPU v5p": "tpu-v5p",
+        "TPU v6 lite": "tpu-v6e", "NVIDIA H200": "h200", "NVIDIA A100-SXM4-80GB": "a100",
+        "NVIDIA H100 80GB HBM3": "h100", "cpu": "cpu", "something new": "cpu",
+    }.items(),
+)  # fmt: skip
+def test_devices_by_jaxs_names(kind, name):
+    assert of_device(kind).name == name

@@ -27,7 +27,8 @@ def test_names(name, layout):
 
 def test_only_dims_that_exist_have_rules():
     assert find_layout("data+model", MESH, known={"batch", "d_ff"}) == mx.Layout("batch:data d_ff:model")
-    assert find_layout("fsdp", MESH, known={"batch"}) == mx.Layout("batch:data+model")
+    stored = find_layout("fsdp", MESH, params="hidden:data", optimizer="hidden:data", known={"batch", "hidden"})
+    assert stored == mx.Layout("batch:data+model", params="hidden:data", optimizer="hidden:data")
 
 
 def test_axes_of_any_name():
@@ -82,6 +83,16 @@ test_messages = pinned(
             """
             the layout 'data' splits no dim of this program.
               values: it is: batch over all axes
+              rule: a name stands for rules over dims of these names.
+              fix: write rules for the dims that there are, such as "rows:data".
+            """,
+        ),
+        "nothing to store by": (
+            mx.LayoutError,
+            lambda: find_layout("fsdp", MESH, known={"batch", "pixels"}),
+            """
+            the layout 'fsdp' stores by slices of 'd_model', which this program does not have.
+              values: it is: batch over all axes; parameters and optimizer state stored by slices of d_model
               rule: a name stands for rules over dims of these names.
               fix: write rules for the dims that there are, such as "rows:data".
             """,

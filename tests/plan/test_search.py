@@ -179,6 +179,28 @@ def test_a_language_models_layout_is_at_least_as_good_as_those_with_names(axes, 
         assert best.seconds <= named.seconds(hardware) * 1.001, name
 
 
+def test_the_screen_knows_the_arguments_and_the_sums_that_are_returned():
+    """What a layout saves in arguments, and costs in a sum that is only returned, is in its reasons."""
+    mesh = mx.Mesh("data:2", abstract=True)
+    found = mx.auto_layout(lambda x: mx.sum(x * x), mesh, described(batch), hardware="cpu")
+    whys = {str(c.layout): c.why for c in found}
+    assert found[0].layout == mx.Layout()
+    assert "batch:data saves 256 bytes and costs 3" in whys['Layout("batch:data")']
+    graph = Graph(mlp, mlp_args())
+    assert [graph.of(v) for v in graph.block.inputs][:2] == [("pixels", "hidden"), ("hidden", "classes")]
+
+
+def test_what_has_no_dims_has_one_layout():
+    assert {c.layout for c in mx.auto_layout(lambda x: x + 1, 2, 3.0)} == {mx.Layout()}
+
+
+def test_memory_and_pins_in_other_words():
+    mesh, args = mx.Mesh("rows:2 cols:4", abstract=True), mlp_args()
+    one = mx.auto_layout(mlp, mesh, *args, hardware="h200", memory="3MB", pins=mx.Layout("batch:rows"))
+    assert one == mx.auto_layout(mlp, mesh, *args, hardware="h200", memory=3e6, pins="batch:rows")
+    assert all(c.mesh.size == 4 for c in mx.auto_layout(mlp, np.int64(4), *args))
+
+
 def test_three_axes():
     best = mx.auto_layout(mlp, mx.Mesh("x:2 y:2 z:2", abstract=True), *mlp_args(), hardware="cpu")[0]
     assert best.wire_bytes <= 8960
@@ -190,7 +212,7 @@ MISTAKES = {
         lambda: mx.auto_layout(lambda x: x * 2, mx.Mesh("rows:2", abstract=True), described(batch), memory=100),
         """
         no layout fits 100 bytes on each processor.
-          values: the closest is Layout("batch:rows") on Mesh(rows:2, abstract): 512 bytes, 412 bytes too much
+          values: the closest tried is Layout("batch:rows") on Mesh(rows:2, abstract): 512 bytes, 412 bytes too much
           rule: parameters, gradients, optimizer state, activations and temporaries of a step must fit at once.
           fix: use more processors, a smaller batch, mx.remat around the layers, or mx.param on what is stored.
         """,
@@ -209,6 +231,31 @@ MISTAKES = {
         """
         -1 bytes is not a memory limit.
           fix: give a positive number of bytes.
+        """,
+    ),
+    "pinned and excluded": (
+        mx.LayoutError,
+        lambda: search(lambda x: x, (described(batch),), processors=2, pins="batch:data", exclude=["batch"]),
+        """
+        the dim 'batch' is pinned and excluded.
+          fix: choose one of the two.
+        """,
+    ),
+    "pins that collide": (
+        mx.LayoutError,
+        lambda: mx.auto_layout(lambda x: x * 2, 2, described(batch, hidden), pins="batch:data hidden:data"),
+        """
+        the pins split 'batch' and 'hidden' over 'data', and they meet in an operation.
+          rule: an axis splits at most one of the dims that meet in a tensor.
+          fix: pin one of them to another axis.
+        """,
+    ),
+    "no hardware": (
+        mx.ArgumentError,
+        lambda: mx.auto_layout(lambda x: x, 2, described(batch), hardware=5),
+        """
+        5 is not hardware.
+          fix: give a name, such as "h200".
         """,
     ),
     "unknown pin": (

@@ -15,9 +15,11 @@ from meshax.plan.topology import (
     CompilerMemory,
     Plan,
     check_compiler,
+    check_size,
     check_topology,
     count_tokens,
     hardware_of,
+    plain_topology,
     plan,
 )
 from messages import pinned
@@ -60,6 +62,32 @@ test_messages = pinned(
               fix: choose one of these.
             """,
         ),
+        "another size": (
+            mx.MeshError,
+            lambda: check_size("tpu v2:2x2", mx.Mesh("data:4", abstract=True)),
+            """
+            the mesh has 4 processors, the topology 'tpu v2:2x2' has 8.
+              values: {'data': 4}
+              fix: choose sizes whose product is the number of cores of the topology.
+            """,
+        ),
+        "too many virtual ones": (
+            mx.MeshError,
+            lambda: check_size("cpu", mx.Mesh("data:100000", abstract=True)),
+            """
+            100,000 virtual processors are too many for one machine.
+              values: Mesh(data:100000, abstract)
+              fix: plan for at most 4,096, or for TPUs.
+            """,
+        ),
+        "no program": (
+            mx.ArgumentError,
+            lambda: plan(print),
+            """
+            a plan is of a program, not of builtin_function_or_method.
+              fix: make one: mx.spmd(fn, mesh, layout).
+            """,
+        ),
         "nothing to compile for": (
             mx.MeshError,
             lambda: plan(mx.spmd(lambda x: x, mx.Mesh("data:2", abstract=True), "")),
@@ -73,8 +101,15 @@ test_messages = pinned(
 )
 
 
-@pytest.mark.parametrize("topology", ["tpu v9:2x2", "v2:4x4", "tpu", "", "tpu v2"])
-def test_a_topology_that_does_not_exist(topology):
+@pytest.mark.parametrize(
+    ("topology", "fix"),
+    [
+        *((name, 'write for example "tpu v2:16x16".') for name in ("tpu v9:2x2", "tpu", "", "gpu")),
+        ("v2:4x4", 'did you mean "tpu v2:4x4"?'),
+        ("tpu v5p", 'did you mean "tpu v5p:2x2x1"?'),
+    ],
+)
+def test_a_topology_that_does_not_exist(topology, fix):
     with pytest.raises(mx.MeshError) as error:
         check_topology(topology)
     text = str(error.value)
@@ -83,7 +118,11 @@ def test_a_topology_that_does_not_exist(topology):
         '  rule: "cpu" is this machine\'s processor; the TPU compiler knows:\n    tpu v2: 2x2 (8), '
     )
     assert all(f"\n    tpu {kind}: " in text for kind in TOPOLOGIES)
-    assert '\n  fix: write for example "tpu v2:16x16".' in text
+    assert text.endswith(f"\n  fix: {fix}")
+
+
+def test_topologies_are_read_as_people_write_them():
+    assert [plain_topology(text) for text in ("CPU", " TPU  V2:2x2 ")] == ["cpu", "tpu v2:2x2"]
 
 
 def test_a_missing_compiler(monkeypatch):

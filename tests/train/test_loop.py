@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from meshax.errors import TrainingError
+from meshax.train.config import DataOptions
 from meshax.train.guards import Guard
 from meshax.train.loop import Run, run_config
 from meshax.train.metrics import Metrics, read_metrics
@@ -166,8 +167,36 @@ def test_another_vocabulary(whole, folder):
 def test_other_text_does_not_resume(whole, tmp_path):
     run, _ = whole
     data = replace(run.config.data, text=(write_text(tmp_path / "text", lines=130),), cache=str(tmp_path / "tokens"))
-    with pytest.raises(ValueError, match="this state is of another stream"):
+    with pytest.raises(TrainingError) as raised:
         made(replace(run.config, data=data)).train()
+    assert str(raised.value).startswith(
+        f"the run in '{run.directory}' cannot go on with other batches.\n  values: tokens"
+    )
+    with pytest.raises(TrainingError, match="optimizer is 'adamw' there, 'sgd' here"):
+        made(replace(run.config, optimizer=replace(run.config.optimizer, name="sgd", rate=0.1)))
+
+
+def test_a_start_that_failed_leaves_no_vocabulary_to_the_next(folder, tmp_path):
+    (tmp_path / "two.txt").write_text("only one line\nand another\n")
+    short = DataOptions(text=(str(tmp_path / "two.txt"),), lines=True)
+    with pytest.raises(TrainingError, match="the text is too short to hold some of it out"):
+        made(small(folder, "twice", data=short))
+    again, fresh = made(small(folder, "twice")), made(small(folder, "once"))
+    assert again.prepared.vocabulary.fingerprint == fresh.prepared.vocabulary.fingerprint
+
+
+def test_evaluation_needs_the_stored_tokens_alone(tmp_path, monkeypatch):
+    """The text may be gone or changed, and another directory the current one; names of directories may have `..`."""
+    write_text(tmp_path / "own" / "text")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    data = DataOptions(text=("../own/text/*.txt",))
+    config = replace(small(tmp_path, data=data, steps=2), out="../own/run")
+    result = made(config).train()
+    write_text(tmp_path / "own" / "text", lines=50)
+    monkeypatch.chdir(tmp_path)
+    again = made(run_config("own/run"), read_only=True)
+    assert again.evaluate(again.restored()[0].model) == result
 
 
 def test_two_runs_do_not_write_into_one_directory(whole):

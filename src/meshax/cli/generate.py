@@ -52,6 +52,10 @@ class Generate(Reporting):
         self.report({"prompt": self.prompt, "text": text, "tokens": len(made)}, text)
 
     def _check(self) -> None:
+        try:
+            self.prompt.encode()
+        except UnicodeEncodeError:
+            raise UsageError("the prompt is not UTF-8.", fix="set a UTF-8 locale, as in LC_ALL=C.UTF-8.") from None
         for name, least in (("tokens", 0), ("top_k", 0), ("temperature", 0), ("seed", 0)):
             if not getattr(self, name) >= least:
                 raise UsageError(f"{name} is {getattr(self, name)}.", fix=f"give a number, {least} or more.")

@@ -44,16 +44,21 @@ class FindLayout(OnProgram):
         from ..plan.search import search
         from ..plan.targets import blamed, check_target
 
-        if bool(self.mesh) == bool(self.processors):
-            raise UsageError(
-                "--mesh or --processors: one of the two.", fix='--mesh "data:2 model:4", or --processors 8.'
-            )
+        if self.mesh and self.processors:
+            raise UsageError("--mesh or --processors: one of the two.", fix="leave out the other.")
+        if self.processors < 0:
+            raise UsageError(f"there are no {self.processors} processors.", fix="give a positive number.")
         with usage():
             machine = find(self.hardware or None)
             memory = parse_bytes(self.memory) if self.memory else machine.memory if self.hardware else None
             pins = Layout(" ".join(self.pin)).rules
-            meshes = [Mesh(self.mesh, abstract=True)] if self.mesh else None
         target = self.load()
+        if not (self.mesh or self.processors or target.program):
+            raise UsageError(
+                f"{target.name} has no mesh of its own.", fix='give --mesh "data:2 model:4", or --processors 8.'
+            )
+        with usage():
+            meshes = None if self.processors else [Mesh(target.axes(self.mesh), abstract=True)]
         with (
             progress_console().status("searching") as status,
             blamed(target.name, check_target(target.name)[0], "cannot be traced"),

@@ -149,9 +149,16 @@ class OnLaidOut(OnProgram):
                 find_layout(self.layout, Mesh("any:1", abstract=True))
             Layout("", self.param_layout, self.optimizer_layout)
 
+    def check_html(self) -> None:
+        """Raises if the page could not be written; better now than when everything is done."""
+        folder = os.path.dirname(self.html) or "."
+        if self.html and (os.path.isdir(self.html) or not os.path.isdir(folder)):
+            raise UsageError(f"{self.html!r} cannot be written.", fix="name a file in a folder that exists.")
+
     def build(self) -> "tuple[Target, Program]":
         """Makes the program, without devices."""
         self.check_layout()
+        self.check_html()
         target = self.load()
         with usage():
             target.axes(self.mesh)

@@ -33,19 +33,21 @@ class MakePlan(OnLaidOut):
 
         from ..mesh import Mesh
         from ..plan.targets import check_target
-        from ..plan.topology import CPU, check_compiler, check_topology
+        from ..plan.topology import CPU, check_compiler, check_size, check_topology, plain_topology
         from ..plan.worker import plan_apart
 
         self.check_layout()
+        self.check_html()
+        topology = plain_topology(self.topology)
         with usage():
             check_target(self.target)
-            if self.topology != CPU:
-                check_topology(self.topology)
+            if topology != CPU:
+                check_topology(topology)
             if self.mesh:
-                Mesh(self.mesh, abstract=True)
-        if self.topology != CPU:
+                check_size(topology, Mesh(self.mesh, abstract=True))
+        if topology != CPU:
             check_compiler()
-        request = {"target": self.target, "topology": self.topology, "mesh": self.mesh, "layout": self.layout}
+        request = {"target": self.target, "topology": topology, "mesh": self.mesh, "layout": self.layout}
         request |= {"params": self.param_layout, "optimizer": self.optimizer_layout, "html": self.html}
         columns = (SpinnerColumn(finished_text="-"), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=progress_console()) as progress:

@@ -24,7 +24,8 @@ from .resharding import placed
 
 __all__ = ["cond", "remat", "scan", "while_loop"]
 
-_VIEWS = ("reshape", "transpose", "squeeze", "expand_dims", "slice", "pvary", "pcast", "copy")  # cost nothing to redo
+# Views, and masks of padding: they cost next to nothing to redo.
+_VIEWS = ("reshape", "transpose", "squeeze", "expand_dims", "slice", "pvary", "pcast", "copy", "select_n")
 
 Array = Any
 Axes = frozenset[str]
@@ -105,7 +106,8 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
                 Tensor(a, tuple(d for d in x.dims if d != dim), x.role) if is_tensor(x) else a
                 for a, x in zip(slices, leaves, strict=True)
             ]
-            pair = body(first.rebuild(carry), jax.tree.unflatten(treedef, parts))
+            with recomputing(False):
+                pair = body(first.rebuild(carry), jax.tree.unflatten(treedef, parts))
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise ShapeError(
                     "the body of mx.scan returns the next carry and a y.",
@@ -186,7 +188,8 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
 
     def run(varying: list[Axes]) -> Any:
         def step(carry: list[Array]) -> list[Array]:
-            return _packed_alike(first, body(first.rebuild(carry)), varying, "mx.while_loop")
+            with recomputing(False):
+                return _packed_alike(first, body(first.rebuild(carry)), varying, "mx.while_loop")
 
         return lax.while_loop(lambda c: _predicate(cond(first.rebuild(c))), step, first.cast(varying))
 
@@ -255,7 +258,7 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def recomputed(*args: Any, **kwargs: Any) -> Any:
-        with recomputing():
+        with recomputing(True):
             return fn(*args, **kwargs)
 
     return jax.checkpoint(recomputed, policy=None if policy is None else functools.partial(_decide, policy))
@@ -266,7 +269,7 @@ def _keep_collectives(primitive: Any, *_: Any, **__: Any) -> bool:
 
 
 def _decide(policy: Callable[..., Any], primitive: Any, *avals: Any, **params: Any) -> Any:
-    """Asks a policy, but keeps neither a gathered parameter nor a view, which may be one of a gathered parameter."""
+    """Asks a policy, but keeps neither a gathered parameter nor a view or mask, which may be one of it."""
     if primitive.name in _VIEWS or collectives.is_transient(primitive, params):
         return False
     return policy(primitive, *avals, **params)

@@ -4,11 +4,9 @@ Over each mesh axis the operands of one local computation must agree. If one of 
 copies), the replicated ones become copies; what is still to be gathered arrives in the state the others have.
 """
 
-import contextlib
 import operator
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -75,23 +73,20 @@ def compute(
         return fn(*gathered)
 
     with jax.named_scope(_label(*user_line(LIBRARY))):
-        if getattr(_local, "recomputes", False):
+        if _recomputes.value:
             return gather_and_call(*arrays)
         return jax.checkpoint(gather_and_call)(*arrays)
 
 
-_local = threading.local()
+_recomputes = jax.make_user_context(False)  # part of JAX's cache keys: what is jitted is traced again on the other side
 
 
-@contextlib.contextmanager
-def recomputing() -> Iterator[None]:
-    """Says that what is traced inside is part of a checkpoint already."""
-    outer = getattr(_local, "recomputes", False)
-    _local.recomputes = True
-    try:
-        yield
-    finally:
-        _local.recomputes = outer
+def recomputing(inside: bool) -> Any:
+    """Returns a context manager that says whether what is traced is part of a checkpoint already.
+
+    The body of a loop is not, whatever is around the loop: what it gathers would be kept for all turns at once.
+    """
+    return _recomputes(inside)
 
 
 # Inside a checkpoint JAX forgets which line called it, so a scope says it. The scope's name, and what it stands for:

@@ -209,7 +209,8 @@ def differences(ours: dict[str, Moved], compiled: dict[str, Moved]) -> list[str]
         a, b = ours[kind], compiled[kind]
         if b.operations < b.tensors:
             said.append(
-                f"{kind}: {b.tensors:,} tensors travel in {b.operations:,} operations: the compiler merged them."
+                f"{kind}: {b.tensors:,} tensors travel in {b.operations:,} operation{'s' * (b.operations != 1)}: "
+                "the compiler merged them."
             )
     scattered, reduced = ours["reduce-scatter"], compiled["all-reduce"]
     lost = scattered.tensors - compiled["reduce-scatter"].tensors

@@ -120,6 +120,10 @@ KNOWN: dict[str, Hardware] = {
 }
 
 
+# How JAX calls some TPUs.
+_KINDS = {"tpu v5 lite": "tpu v5e", "tpu v5": "tpu v5p", "tpu v6 lite": "tpu v6e", "tpu v5litepod": "tpu v5e"}
+
+
 def parse_bytes(text: str) -> float:
     """Reads a size of memory: "16GB", "8GiB", "80e9".
 
@@ -142,8 +146,8 @@ def parse_bytes(text: str) -> float:
 
 def of_device(kind: str) -> Hardware:
     """Returns the hardware of a device by JAX's name for its kind, as in "NVIDIA H200"; the CPU if we know none."""
-    words = kind.lower().replace(" ", "-")
-    return next((hardware for name, hardware in KNOWN.items() if name in words), KNOWN["cpu"])
+    words = re.split(r"[\s-]+", _KINDS.get(kind.lower(), kind.lower()))
+    return next((h for name, h in KNOWN.items() if all(part in words for part in name.split("-"))), KNOWN["cpu"])
 
 
 def calibrated_path() -> Path:
@@ -176,6 +180,8 @@ def find(hardware: "str | Hardware | None") -> Hardware:
         return hardware
     if hardware is None or hardware == "this":
         return load(calibrated_path()) if calibrated_path().exists() else KNOWN["cpu"]
+    if not isinstance(hardware, str):
+        raise ArgumentError(f"{hardware!r} is not hardware.", fix='give a name, such as "h200".')
     if hardware.endswith(".json"):
         return load(hardware)
     name = hardware.lower().replace(" ", "-")

@@ -22,7 +22,7 @@ NAMES = {
     "data": "batch over all axes",
     "model": "heads, d_ff and vocab over all axes",
     "data+model": "batch over data; heads, d_ff and vocab over model",
-    "fsdp": "batch over all axes; parameters and optimizer state stored by slices of d_model, over all axes",
+    "fsdp": "batch over all axes; parameters and optimizer state stored by slices of d_model",
     "sequence": "as data+model, and length over model: the stream between the layers is split too",
 }
 _MODEL_DIMS = ("heads", "d_ff", "vocab")
@@ -59,14 +59,17 @@ def find_layout(
     rules = _for_groups(rules, mesh, sizes or {})
     exist = known_names() if known is None else known
     kept = {dim: axes for dim, axes in rules.items() if dim in exist}
-    stored = {dim: axes for dim, axes in stored.items() if dim in exist}
-    if rules and not kept:
+    missing = [dim for dim in stored if dim not in exist]
+    if (rules and not kept) or (missing and not (params or optimizer)):
         raise LayoutError(
-            f"the layout {word!r} splits no dim of this program.",
+            f"the layout {word!r} splits no dim of this program."
+            if not kept
+            else f"the layout {word!r} stores by slices of {missing[0]!r}, which this program does not have.",
             values=f"it is: {NAMES[word]}",
             rule="a name stands for rules over dims of these names.",
             fix='write rules for the dims that there are, such as "rows:data".',
         )
+    stored = {dim: axes for dim, axes in stored.items() if dim in exist}
     return Layout(kept, params or stored, optimizer or stored)
 
 

@@ -25,10 +25,11 @@ _EXTREMA = ("reduce_max", "reduce_min", "reduce_prod", "reduce_or", "reduce_and"
 class Screen:
     """Prices layouts of one program on one mesh. A layout is, for each name, a bit mask of mesh axes."""
 
-    def __init__(self, graph: Graph, axis_sizes: dict[str, int], hardware: Hardware, masks: dict[str, Array]):
+    def __init__(
+        self, graph: Graph, axis_sizes: dict[str, int], hardware: Hardware, masks: dict[str, Array], count: int = 1
+    ):
         """Prices all candidates; `masks` holds for each name the axes that split it, one number for each candidate."""
-        self.graph, self.axis_sizes, self.hardware, self.masks = graph, axis_sizes, hardware, masks
-        self.count = len(next(iter(masks.values())))
+        self.graph, self.axis_sizes, self.hardware, self.masks, self.count = graph, axis_sizes, hardware, masks, count
         self._tables(list(axis_sizes))
         self._shares: dict[frozenset[str], Array] = {}
         self.wire = np.zeros(self.count)
@@ -36,7 +37,10 @@ class Screen:
         self._charging = True
         stored = [frozenset(d.name for d in x.dims) for x in graph.arguments if getattr(x, "role", None) == "param"]
         self._parameters = {*stored, *(names - graph.looped_names() for names in stored)} - {frozenset()}
-        self._communicate(graph.block, {})
+        pending: dict[Value, Array] = {}
+        self._communicate(graph.block, pending)
+        for value in dict.fromkeys(graph.block.outputs):
+            self._settle(value, pending, 1)
         self.seconds = self.communication + sum(self._time(kernel) for kernel in graph.kernels.all())
         self.memory = self._memory()
         leaves = zip(graph.arguments, graph.block.inputs, strict=True)

@@ -23,7 +23,8 @@ from ..mesh import Mesh
 from ..program import spmd
 from .cost import kernel_time
 from .graph import Graph
-from .hardware import Hardware, find
+from .hardware import Hardware, find, parse_bytes
+from .named_layouts import NAMES, find_layout
 from .reasons import reasons_for
 from .report import Report
 from .roles import role_variants, stored_tensors
@@ -59,8 +60,8 @@ def auto_layout(
     mesh: Mesh | int,
     *args: Any,
     hardware: str | Hardware | None = None,
-    memory: float | None = None,
-    pins: RulesLike | None = None,
+    memory: float | str | None = None,
+    pins: RulesLike | Layout | None = None,
 ) -> list[Candidate]:
     """Finds layouts for a function of tensors, the best first.
 
@@ -69,7 +70,7 @@ def auto_layout(
         mesh: the processors; or their number, to have the shape of the mesh chosen too.
         *args: the function's arguments; tensors of `jax.ShapeDtypeStruct` do: nothing runs.
         hardware: what to price for: a name such as "h200", a description; by default this machine.
-        memory: the bytes a processor may use; by default the hardware's, if one is named.
+        memory: the bytes a processor may use, or "80GB"; by default the hardware's, if one is named.
         pins: rules that must hold, as in a layout; `{"length": ""}` keeps a dim unsplit.
 
     Returns:
@@ -86,14 +87,15 @@ def search(
     *,
     processors: int = 1,
     hardware: str | Hardware | None = None,
-    memory: float | None = None,
-    pins: RulesLike | None = None,
+    memory: float | str | None = None,
+    pins: RulesLike | Layout | None = None,
     exclude: Sequence[str] = (),
     donate: Sequence[int] = (),
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
     """Finds layouts as `auto_layout` does, over several meshes, or all shapes of a number of processors."""
     machine = find(hardware)
+    memory = parse_bytes(memory) if isinstance(memory, str) else memory
     limit = memory if memory is not None else machine.memory if hardware is not None else math.inf
     if not limit > 0:
         raise ArgumentError(f"{memory!r} bytes is not a memory limit.", fix="give a positive number of bytes.")
@@ -134,10 +136,16 @@ def _rank(c: Candidate) -> tuple[float, int, int]:
 
 
 def _raise_nothing_fits(found: list[Candidate], limit: float) -> None:
+    if not found:
+        raise LayoutError(
+            "no layout with these pins is legal.",
+            rule="an axis splits at most one of the dims that meet in a tensor.",
+            fix="take back a pin, or an exclusion.",
+        )
     closest = min(found, key=lambda c: c.memory)
     raise LayoutError(
         f"no layout fits {show_bytes(limit)} on each processor.",
-        values=f"the closest is {closest.layout} on {closest.mesh}: {show_bytes(closest.memory)}, "
+        values=f"the closest tried is {closest.layout} on {closest.mesh}: {show_bytes(closest.memory)}, "
         f"{show_bytes(closest.memory - limit)} too much",
         rule="parameters, gradients, optimizer state, activations and temporaries of a step must fit at once.",
         fix="use more processors, a smaller batch, mx.remat around the layers, or mx.param on what is stored.",
@@ -146,7 +154,7 @@ def _raise_nothing_fits(found: list[Candidate], limit: float) -> None:
 
 def _meshes(processors: int) -> Iterator[Mesh]:
     """Iterates over the shapes that a number of processors can have, in one axis or two."""
-    if isinstance(processors, bool) or not isinstance(processors, int) or processors < 1:
+    if isinstance(processors, bool) or not isinstance(processors, int | np.integer) or processors < 1:
         raise ArgumentError(
             f"{processors!r} is neither a mesh nor a number of processors.", fix='pass mx.Mesh("data:2 model:4"), or 8.'
         )
@@ -155,20 +163,31 @@ def _meshes(processors: int) -> Iterator[Mesh]:
             yield Mesh(f"data:{rows} model:{processors // rows}", abstract=True)
 
 
-def _pinned(pins: RulesLike | None, exclude: Sequence[str], graph: Graph) -> dict[str, tuple[str, ...]]:
+def _pinned(pins: RulesLike | Layout | None, exclude: Sequence[str], graph: Graph) -> dict[str, tuple[str, ...]]:
     """Returns the dims whose axes are given; none for those that stay unsplit."""
-    given = {} if pins is None else pins
+    given = {} if pins is None else dict(pins.rules) if isinstance(pins, Layout) else pins
     if isinstance(given, Mapping):
         unsplit = [name for name, axes in given.items() if not axes]
         rules = Layout({name: axes for name, axes in given.items() if axes}).rules
     else:
         unsplit, rules = [], Layout(given).rules
+    both = [name for name, _ in rules if name in exclude]
+    if both:
+        raise LayoutError(f"the dim {both[0]!r} is pinned and excluded.", fix="choose one of the two.")
     fixed = {**dict(rules), **dict.fromkeys([*unsplit, *exclude], ())}
     wrong = [name for name in fixed if name not in graph.sizes]
     if wrong:
         raise LayoutError(
             f"the program has no dim {wrong[0]!r} to pin or exclude.", fix=did_you_mean(wrong[0], graph.sizes)
         )
+    conflicts = graph.conflicts()
+    for (a, axes), (b, others) in itertools.combinations(fixed.items(), 2):
+        if b in conflicts.get(a, ()) and (shared := [axis for axis in axes if axis in others]):
+            raise LayoutError(
+                f"the pins split {a!r} and {b!r} over {shared[0]!r}, and they meet in an operation.",
+                rule="an axis splits at most one of the dims that meet in a tensor.",
+                fix="pin one of them to another axis.",
+            )
     return fixed
 
 
@@ -212,6 +231,8 @@ class _Search:
     def run(self, bar: float = math.inf) -> list[Candidate]:
         """Traces the best, as far as they may take less than `bar` seconds."""
         reports: dict[Layout, Report] = {}
+        for layout in self._named() if self.promise * _TRUST <= bar else ():
+            self._trace(layout, reports)
         for order, wanted in self._orders():
             for i in order[: wanted + _REFUSED]:
                 if wanted <= 0 or self.screen.seconds[i] * _TRUST > bar:
@@ -222,11 +243,32 @@ class _Search:
         return [
             Candidate(layout, self.mesh, r.seconds(self.machine), r.memory["peak"], r.wire_bytes, reasons[layout], r)
             for layout, r in reports.items()
+            if not self._is_pointless(layout, reports)
         ]
+
+    def _is_pointless(self, layout: Layout, reports: dict[Layout, Report]) -> bool:
+        """Whether splitting further what is stored costs time, and saves no memory."""
+        base = reports.get(Layout(dict(layout.rules)))
+        if base is None or base is reports[layout]:
+            return False
+        saved = base.memory["peak"] - reports[layout].memory["peak"]
+        return saved <= 0 and base.seconds(self.machine) <= reports[layout].seconds(self.machine)
+
+    def _named(self) -> Iterator[Layout]:
+        """Iterates over the layouts with names that this program can have."""
+        for name in NAMES:
+            try:
+                layout = find_layout(name, self.mesh, known=self.graph.sizes, sizes=self.graph.sizes)
+            except LayoutError:
+                continue
+            masks = _masks_of(layout.for_role("param"), self.mesh)
+            if all(masks.get(name, 0) == mask for name, mask in self.fixed.items()):
+                yield layout
 
     def _vary(self, reports: dict[Layout, Report]) -> None:
         """Splits what is stored further: over all axes where that may win, in every way for the best of these."""
-        variants = {base: list(role_variants(base, self.mesh, self.stored, self.fixed)) for base in list(reports)}
+        bases = [layout for layout in reports if not layout.params and not layout.optimizer]
+        variants = {base: list(role_variants(base, self.mesh, self.stored, self.fixed)) for base in bases}
         for base in sorted(variants, key=lambda base: self._at_least(reports[base])):
             fitting = [r.seconds(self.machine) for r in reports.values() if r.memory["peak"] <= self.limit]
             if variants[base] and self._at_least(reports[base]) <= min(fitting, default=math.inf):
@@ -319,11 +361,11 @@ class _Search:
 
     def _screen(self, assignments: Sequence[Assignment]) -> Screen:
         masks = {name: np.array([a.get(name, 0) for a in assignments], int) for name in self.names}
-        return Screen(self.graph, self.mesh.axes, self.machine, masks)
+        return Screen(self.graph, self.mesh.axes, self.machine, masks, len(assignments))
 
     def _smallest_memory(self) -> Any:
-        """Returns the memory of each combination if what is stored were split over all processors."""
-        return self.screen.memory - self.screen.stored * (1 - 1 / self.mesh.size)
+        """Returns the memory of each combination if what is stored, and its gradients, were split over all axes."""
+        return self.screen.memory - 2 * self.screen.stored * (1 - 1 / self.mesh.size)
 
     def _orders(self) -> Iterator[tuple[list[int], int]]:
         """Iterates over rankings of the combinations, each with how many of its first are worth tracing.

@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 
-from ..errors import MeshError, did_you_mean
+from ..errors import ArgumentError, MeshError
 from ..mesh import Mesh
 from ..program import Program, _abstract
 from ..tensor import Tensor, is_tensor
@@ -36,29 +36,55 @@ TOPOLOGIES: dict[str, tuple[int, str]] = {
     "v6e": (1, "2x2 2x4 4x4 4x8 8x8 8x16 16x16"),
 }
 _FORM = re.compile(r"tpu (v\w+):(\d+(?:x\d+)+)\Z")
+_MOST_VIRTUAL = 4096
 CPU = "cpu"  # in place of a topology: as many virtual processors of this machine as the mesh has
 STAGES = ("tracing", "lowering", "compiling", "reading")
+
+
+def plain_topology(text: str) -> str:
+    """Returns a topology as we write it: "tpu v2:16x16" for " TPU V2:16x16"."""
+    return " ".join(text.lower().split())
 
 
 def check_topology(topology: str) -> int:
     """Returns the number of processors of a topology such as "tpu v2:16x16", or raises with those that exist."""
     match = _FORM.match(topology)
-    kind = match[1] if match else topology.removeprefix("tpu").strip().partition(":")[0]
-    if match is None or kind not in TOPOLOGIES:
+    if match is None or match[1] not in TOPOLOGIES:
+        kind, _, size = topology.removeprefix("tpu").strip().partition(":")
+        meant = f"tpu {kind}:{size or TOPOLOGIES[kind][1].partition(' ')[0]}" if kind in TOPOLOGIES else ""
         raise MeshError(
             f"there is no topology {topology!r}.",
-            rule=f'"{CPU}" is this machine\'s processor; the TPU compiler knows:{_table(TOPOLOGIES)}',
-            fix='write for example "tpu v2:16x16".' + (f" {did_you_mean(kind, TOPOLOGIES)}" if kind else ""),
+            rule=f'"{CPU}" is this machine\'s processor; the TPU compiler knows:{_table(TOPOLOGIES)}\n'
+            "    (a GPU's compiler needs the GPU: meshax.plan.topology.plan, in Python, on a mesh of it)",
+            fix=f'did you mean "{meant}"?' if meant else 'write for example "tpu v2:16x16".',
         )
+    kind, size = match[1], match[2]
     per_chip, usual = TOPOLOGIES[kind]
-    sizes = [int(n) for n in match[2].split("x")]
+    sizes = [int(n) for n in size.split("x")]
     if len(sizes) != usual.partition(" ")[0].count("x") + 1 or any(n % 2 for n in sizes[:2]) or 0 in sizes:
         raise MeshError(
-            f"a TPU {kind} does not come in the size {match[2]}.",
+            f"a TPU {kind} does not come in the size {size}.",
             rule=f"the first two numbers are even; the usual sizes are:{_table([kind])}",
             fix="choose one of these.",
         )
     return per_chip * math.prod(sizes)
+
+
+def check_size(topology: str, mesh: Mesh) -> None:
+    """Raises unless a machine has as many processors as a mesh."""
+    count = _MOST_VIRTUAL if topology == CPU else check_topology(topology)
+    if topology == CPU and mesh.size > count:
+        raise MeshError(
+            f"{mesh.size:,} virtual processors are too many for one machine.",
+            values=repr(mesh),
+            fix=f"plan for at most {count:,}, or for TPUs.",
+        )
+    if topology != CPU and mesh.size != count:
+        raise MeshError(
+            f"the mesh has {mesh.size} processors, the topology {topology!r} has {count}.",
+            values=str(mesh.axes),
+            fix="choose sizes whose product is the number of cores of the topology.",
+        )
 
 
 def _table(kinds: Any) -> str:
@@ -198,6 +224,10 @@ def plan(
         hardware: what to price for; by default the mesh's.
         progress: told each of `STAGES` as it begins.
     """
+    if not isinstance(program, Program):
+        raise ArgumentError(
+            f"a plan is of a program, not of {type(program).__name__}.", fix="make one: mx.spmd(fn, mesh, layout)."
+        )
     if program.mesh.is_abstract:
         raise MeshError(
             "a plan is compiled, and this mesh has nothing to compile for.",

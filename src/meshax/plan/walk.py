@@ -138,6 +138,9 @@ def read(closed: Any, fn: Any = None) -> Block:
     inner = call.params["jaxpr"]
     block = _Reader(_definition(fn)).block(inner, 1, str(call.source_info.name_stack), None)
     made = dict(zip(call.invars, block.inputs, strict=True))
+    for eqn in reversed(outer.eqns):  # a trace with names names the arguments first
+        if eqn.primitive.name == "named" and eqn.outvars[0] in made:
+            made[eqn.invars[0]] = made[eqn.outvars[0]]
     block.inputs = [made.get(v) or Value(None) for v in outer.invars]
     _mark_phases(block)
     return block

@@ -24,6 +24,7 @@ from typing import IO, Any
 from ..errors import MeshaxError
 
 _ENVIRONMENT = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "JAX_PLATFORMS": "cpu"}
+_VIRTUAL = 64  # processors, as long as nobody knows how many the target's mesh has
 _NOISE_LINES = 12  # of standard error that are worth showing when the child dies
 
 
@@ -113,17 +114,24 @@ def _plan(request: Mapping[str, Any], on_stage: Callable[[str], None]) -> dict[s
 
     from ..mesh import Mesh
     from .targets import blamed, check_target, load_target
-    from .topology import CPU, plan
+    from .topology import CPU, check_size, plan
 
     on_stage("loading")
     start = time.perf_counter()
-    if request["topology"] == CPU and request["mesh"]:
-        jax.config.update("jax_num_cpu_devices", Mesh(request["mesh"], abstract=True).size)
+    is_cpu = request["topology"] == CPU
+    if is_cpu:  # before the target uses JAX
+        count = Mesh(request["mesh"], abstract=True).size if request["mesh"] else _VIRTUAL
+        jax.config.update("jax_num_cpu_devices", count)
     target = load_target(request["target"])
+    mesh = Mesh(target.axes(request["mesh"]), abstract=True)
+    check_size(request["topology"], mesh)
+    if is_cpu and mesh.size > count:
+        with contextlib.suppress(RuntimeError):  # it has used JAX already
+            jax.config.update("jax_num_cpu_devices", mesh.size)
     options = {name: request[name] for name in ("mesh", "layout", "params", "optimizer", "topology")}
     program = target.build(**options)
     took = time.perf_counter() - start
-    with blamed(target.name, check_target(target.name)[0], "cannot be compiled"):
+    with blamed(target.name, check_target(target.name)[0], "cannot be traced or compiled"):
         made = plan(program, *target.args, progress=on_stage)
     made.took = {"loading": took, **made.took}
     if request["html"]:

@@ -76,7 +76,7 @@ class Checkpoints:
                 values=str(directory),
                 fix="mount the bucket, and name its path.",
             )
-        self.directory = Path(directory).expanduser().absolute()
+        self.directory = Path(directory).expanduser().resolve()
         self.keep_last, self.keep_best, self.best_is, self.read_only = keep_last, keep_best, best, read_only
         self._saving: tuple[int, threading.Thread, list[CheckpointError]] | None = None
         self._ownership: Ownership | None = None
@@ -335,7 +335,9 @@ class Checkpoints:
             f"the checkpoint of step {chosen.step} is damaged.",
             values=shortened([f"{chosen.path.name}/{line}" for line in found]),
             rule="every file has the size and the sha256 that the manifest says.",
-            fix="no older checkpoint verifies." if whole is None else f"step {whole} verifies: restore(step={whole}).",
+            fix="no older checkpoint verifies."
+            if whole is None
+            else f"step {whole} verifies: take that (--step {whole}); or remove those after it, to go on from there.",
         )
 
 

@@ -117,7 +117,7 @@ class TrainConfig:
 
     def directory(self) -> Path:
         """Returns the run's directory."""
-        return Path(self.out or f"runs/{self.preset}")
+        return Path(self.out or f"runs/{self.preset}").expanduser()
 
     def check(self) -> None:
         """Raises in the first second what would otherwise fail after an hour."""
@@ -146,9 +146,16 @@ class TrainConfig:
         least = dict.fromkeys((*positive, "optimizer.microbatches"), 1)
         least |= dict.fromkeys(("batch", "length", "vocab", "keep_best", "spike", "seed"), 0)
         least |= dict.fromkeys(("optimizer.rate", "optimizer.clip"), 0)
+        least["optimizer.warmup"] = -1
         for name, number in least.items():
             if not (numbers[name] >= number and math.isfinite(numbers[name])):
                 raise ArgumentError(f"{name} is {numbers[name]}.", fix=f"give a number, {number} or more.")
+        if self.seed >= 2**32:
+            raise ArgumentError(f"seed is {self.seed}.", fix="give a number below 2**32.")
+        if "://" in self.out:
+            raise ArgumentError(
+                f"{self.out!r} is not a directory of this machine.", fix="mount it, or choose another --out."
+            )
 
     def to_json(self) -> str:
         """Returns the configuration for `load_config`."""

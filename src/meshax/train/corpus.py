@@ -9,7 +9,7 @@ from ..data.bigram import Bigram
 from ..data.reading import Per
 from ..data.text import Text, standard_library
 from ..data.tokenizing import tokenize
-from ..data.tokens import TokenFile
+from ..data.tokens import MANIFEST, TokenFile
 from ..data.vocabulary import Vocabulary
 from ..errors import DataError, TrainingError
 from .config import TrainConfig
@@ -39,15 +39,34 @@ def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> P
         read_only: whether there must be a vocabulary already.
     """
     run = config.directory()
-    folder = Path(config.data.cache) if config.data.cache else run / "tokens"
-    folder.mkdir(parents=True, exist_ok=True)
-    train, held_out = _texts(config, console)
-    vocabulary = Vocabulary.load(run / VOCABULARY) if read_only else _vocabulary(config, run, train, console)
-    return Prepared(
-        vocabulary,
-        tokenize(train, vocabulary, folder / "train", console),
-        tokenize(held_out, vocabulary, folder / "held_out", console),
-    )
+    if read_only and not config.data.cache and (run / "tokens" / "held_out" / MANIFEST).exists():
+        # what the run was trained and evaluated on, whatever has become of the text
+        train, held_out = (TokenFile(run / "tokens" / name) for name in ("train", "held_out"))
+        return Prepared(Vocabulary.load(run / VOCABULARY), train, held_out)
+    folder = Path(config.data.cache).expanduser() if config.data.cache else run / "tokens"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrainingError(
+            "the folder for tokens cannot be made.",
+            values=f"{folder}: {error.strerror or error}",
+            fix="choose another --data.cache, or --out.",
+        ) from error
+    text, other = _texts(config, console)
+    vocabulary = Vocabulary.load(run / VOCABULARY) if read_only else _vocabulary(config, run, text, console)
+    train = tokenize(text, vocabulary, folder / "train", console)
+    try:
+        held_out = tokenize(other, vocabulary, folder / "held_out", console)
+    except DataError as error:
+        if config.data.held_out or not str(error).startswith("a text has no documents"):
+            raise
+        raise TrainingError(
+            "the text is too short to hold some of it out.",
+            values=f"{train.num_documents} documents",
+            rule="about a twentieth of the documents is held out, chosen by their words.",
+            fix="give more text, or pass --data.held-out FILE.",
+        ) from error
+    return Prepared(vocabulary, train, held_out)
 
 
 def _texts(config: TrainConfig, console: Console) -> tuple[Text, Text]:
@@ -75,10 +94,14 @@ def _texts(config: TrainConfig, console: Console) -> tuple[Text, Text]:
 
 
 def _vocabulary(config: TrainConfig, run: Path, text: Text, console: Console) -> Vocabulary:
-    """Loads the run's vocabulary, or the one that is named, or trains one; it must fit the model."""
+    """Loads the run's vocabulary, or the one that is named, or trains one; it must fit the model.
+
+    What a start left that never came to a checkpoint is no run: its vocabulary may be that of another text.
+    """
     own, size = run / VOCABULARY, config.model().vocab
+    has_run = any((run / "checkpoints").glob("*-step-*"))
     named = Vocabulary.load(config.data.vocabulary) if config.data.vocabulary else None
-    if own.exists():
+    if own.exists() and has_run:
         vocabulary = Vocabulary.load(own)
         if named is not None and named.fingerprint != vocabulary.fingerprint:
             raise TrainingError(

@@ -7,6 +7,7 @@ alone, and the stream of batches is saved with the parameters, so a resumed run 
 import contextlib
 import json
 import math
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +21,7 @@ from rich.console import Console
 
 from ..data.stream import Batches, evaluation
 from ..dims import Dim
-from ..errors import TrainingError
+from ..errors import DataError, TrainingError
 from ..mesh import Mesh
 from ..models.decoder import Decoder
 from ..plan.hardware import of_device
@@ -77,8 +78,8 @@ class Run:
 
     def _check_same_run(self) -> None:
         """Raises if the directory holds a run of another model."""
-        path, here = self.directory / CONFIG, asdict(self.config.model())
-        there = asdict(load_config(path).model()) if path.exists() else here
+        path, here = self.directory / CONFIG, _identity(self.config)
+        there = _identity(load_config(path)) if path.exists() else here
         changed = [name for name, value in here.items() if name not in _NOT_PARAMETERS and there[name] != value]
         if changed:
             raise TrainingError(
@@ -162,7 +163,9 @@ class Run:
         """Trains to the last step, and evaluates."""
         with contextlib.closing(self.checkpoints), interruptible() as check_interrupt:
             state, first = self._start()
-            (self.directory / CONFIG).write_text(self.config.to_json(), encoding="utf-8")
+            fresh = self.directory / f"{CONFIG}.partial"
+            fresh.write_text(self.config.to_json(), encoding="utf-8")
+            fresh.replace(self.directory / CONFIG)
             with contextlib.closing(Metrics(self.directory, first)) as metrics:
                 state = self._go(state, first, metrics, check_interrupt)
                 result = self.evaluate(state.model, check_interrupt=check_interrupt)
@@ -186,9 +189,20 @@ class Run:
                 fix="ask for more steps, or choose another --out.",
             )
         state, extra = self.restored()
-        self.batches.restore(extra["data"])
+        self._continue_stream(extra["data"])
         self.console.print(f"resumed at step {extra['step']}", highlight=False)
         return state, extra["step"]
+
+    def _continue_stream(self, position: dict[str, Any]) -> None:
+        try:
+            self.batches.restore(position)
+        except DataError as error:
+            raise TrainingError(
+                f"the run in {str(self.directory)!r} cannot go on with other batches.",
+                values=str(error).partition("values: ")[2].partition("\n")[0],
+                rule="a run goes on with the same text, vocabulary, batch, length and seed.",
+                fix="give these as they were, or choose another --out.",
+            ) from error
 
     def _go(self, state: TrainState, first: int, metrics: Metrics, check_interrupt: Callable[[], None]) -> TrainState:
         """Takes the steps from the first to the last."""
@@ -236,10 +250,16 @@ class Run:
         say(f"held-out perplexity {found} ({result.tokens:,} tokens)")
         say(f"a bigram model's      {bigram.perplexity:.2f}, {bigram.bits_per_byte:.3f} bits per byte")
         say(f"the run is in {self.directory}: checkpoints, metrics.jsonl, events, curve.png")
-        say(f'next: meshax generate --run {self.directory} --prompt "def "')
+        prompt = "..." if self.config.data.text else "def "
+        say(f'next: meshax generate --run {shlex.quote(str(self.directory))} --prompt "{prompt}"')
         figures = {"perplexity": result.perplexity, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}
         figures |= {"bigram_perplexity": bigram.perplexity, "bigram_bits_per_byte": bigram.bits_per_byte}
         (self.directory / "result.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
+
+
+def _identity(config: TrainConfig) -> dict[str, Any]:
+    """Returns what may not change from one start of a run to the next."""
+    return asdict(config.model()) | {"optimizer": config.optimizer.name}
 
 
 def run_config(directory: str | Path, **changes: str) -> TrainConfig:

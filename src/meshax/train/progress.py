@@ -8,6 +8,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from .metrics import perplexity
 
+_WIDE, _WIDER = 100, 120  # columns: in fewer, the step and the time left matter more
+
 
 class Display:
     """One line that keeps up with the run: step, loss, perplexity, tokens a second, utilization, time left."""
@@ -28,8 +30,10 @@ class Display:
 
     def update(self, step: int, loss: float, tokens_per_second: float, utilization: float) -> None:
         """Shows where the run is."""
-        words = f"loss {loss:.3f}  perplexity {perplexity(loss):.1f}  {tokens_per_second:,.0f} tokens/s"
-        words += f"  utilization {utilization:.1%}" if utilization else ""
+        width = self._progress.console.width
+        words = f"loss {loss:.3f}" + (f"  perplexity {perplexity(loss):.1f}" if width >= _WIDE else "")
+        words += f"  {tokens_per_second:,.0f} tokens/s"
+        words += f"  utilization {utilization:.1%}" if utilization and width >= _WIDER else ""
         self._progress.update(self._task, completed=step, words=words)
 
     def say(self, text: str) -> None:
