@@ -147,7 +147,8 @@ class _Move:
 
     def _crop(self, position: int) -> None:
         wanted = block_size(self.shape[position].size, self.mesh.count(self.now[position]))
-        self.x = lax.slice_in_dim(self.x, 0, wanted, axis=position)
+        if self.x.shape[position] != wanted:
+            self.x = lax.slice_in_dim(self.x, 0, wanted, axis=position)
 
 
 def pad_to(x: Array, position: int, size: int) -> Array:

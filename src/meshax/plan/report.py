@@ -145,6 +145,8 @@ class Report:
         ]
         for kernel in self.kernels.all():
             for value in kernel.writes:
+                if kernel.is_elementwise and 2 * sum(v.bytes for v in kernel.reads) < value.bytes:
+                    continue  # spread out from something small, such as a mask: not worth splitting
                 same = tuple(a for a, n in self.axis_sizes.items() if n > 1 and a not in self.sameness.differs(value))
                 if value.bytes > least and same:
                     name = f"{kernel.step.source.op or 'a value'} at {kernel.step.source.line}"

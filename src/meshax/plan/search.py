@@ -11,13 +11,13 @@ import gc
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, LayoutError, did_you_mean
+from ..errors import ArgumentError, LayoutError
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
 from ..program import spmd
@@ -25,6 +25,7 @@ from .cost import kernel_time
 from .graph import Graph
 from .hardware import Hardware, find, parse_bytes
 from .named_layouts import NAMES, find_layout
+from .pins import Assignment, masks_of, read_pins
 from .reasons import reasons_for
 from .report import Report
 from .roles import role_variants, stored_tensors
@@ -38,8 +39,6 @@ _REFUSED = 20  # candidates that may turn out not to be legal
 _TOP = 10
 _SLACK = 1.2  # the screen's memory is rougher than the report's
 _TRUST = 0.7  # and so are its seconds
-
-Assignment = dict[str, int]  # for each name a bit mask of mesh axes
 
 
 @dataclass(frozen=True)
@@ -100,10 +99,10 @@ def search(
     if not limit > 0:
         raise ArgumentError(f"{memory!r} bytes is not a memory limit.", fix="give a positive number of bytes.")
     graph = Graph(fn, args, donate)
-    fixed = _pinned(pins, exclude, graph)
+    fixed = read_pins(pins, exclude, graph)
     shapes = list(_meshes(processors)) if meshes is None else meshes
     every = [
-        _Search(fn, args, donate, graph, mesh, machine, limit, _masks_of(fixed, mesh), all_shapes=meshes is None)
+        _Search(fn, args, donate, graph, mesh, machine, limit, masks_of(fixed, mesh), all_shapes=meshes is None)
         for mesh in shapes
     ]
     found: list[Candidate] = []
@@ -161,45 +160,6 @@ def _meshes(processors: int) -> Iterator[Mesh]:
     for rows in range(1, processors + 1):
         if processors % rows == 0:
             yield Mesh(f"data:{rows} model:{processors // rows}", abstract=True)
-
-
-def _pinned(pins: RulesLike | Layout | None, exclude: Sequence[str], graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Returns the dims whose axes are given; none for those that stay unsplit."""
-    given = {} if pins is None else dict(pins.rules) if isinstance(pins, Layout) else pins
-    if isinstance(given, Mapping):
-        unsplit = [name for name, axes in given.items() if not axes]
-        rules = Layout({name: axes for name, axes in given.items() if axes}).rules
-    else:
-        unsplit, rules = [], Layout(given).rules
-    both = [name for name, _ in rules if name in exclude]
-    if both:
-        raise LayoutError(f"the dim {both[0]!r} is pinned and excluded.", fix="choose one of the two.")
-    fixed = {**dict(rules), **dict.fromkeys([*unsplit, *exclude], ())}
-    wrong = [name for name in fixed if name not in graph.sizes]
-    if wrong:
-        raise LayoutError(
-            f"the program has no dim {wrong[0]!r} to pin or exclude.", fix=did_you_mean(wrong[0], graph.sizes)
-        )
-    conflicts = graph.conflicts()
-    for (a, axes), (b, others) in itertools.combinations(fixed.items(), 2):
-        if b in conflicts.get(a, ()) and (shared := [axis for axis in axes if axis in others]):
-            raise LayoutError(
-                f"the pins split {a!r} and {b!r} over {shared[0]!r}, and they meet in an operation.",
-                rule="an axis splits at most one of the dims that meet in a tensor.",
-                fix="pin one of them to another axis.",
-            )
-    return fixed
-
-
-def _masks_of(fixed: Mapping[str, Sequence[str]], mesh: Mesh) -> Assignment:
-    axes = list(mesh.axes)
-    wrong = [(name, axis) for name, given in fixed.items() for axis in given if axis not in axes]
-    if wrong:
-        name, axis = wrong[0]
-        raise LayoutError(
-            f'the pin "{name}:{axis}" names no axis of the mesh.', values=repr(mesh), fix=did_you_mean(axis, axes)
-        )
-    return {name: sum(1 << axes.index(axis) for axis in given) for name, given in fixed.items()}
 
 
 class _Search:
@@ -261,7 +221,7 @@ class _Search:
                 layout = find_layout(name, self.mesh, known=self.graph.sizes, sizes=self.graph.sizes)
             except LayoutError:
                 continue
-            masks = _masks_of(layout.for_role("param"), self.mesh)
+            masks = masks_of(layout.for_role("param"), self.mesh)
             if all(masks.get(name, 0) == mask for name, mask in self.fixed.items()):
                 yield layout
 
@@ -357,7 +317,7 @@ class _Search:
         return [sets[i] for i in order[:keep]]
 
     def _price(self, layouts: Sequence[Layout]) -> Screen:
-        return self._screen([_masks_of(dict(layout.rules), self.mesh) for layout in layouts])
+        return self._screen([masks_of(dict(layout.rules), self.mesh) for layout in layouts])
 
     def _screen(self, assignments: Sequence[Assignment]) -> Screen:
         masks = {name: np.array([a.get(name, 0) for a in assignments], int) for name in self.names}
