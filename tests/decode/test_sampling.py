@@ -28,6 +28,7 @@ def test_top_k():
     found = drawn(among=2)
     np.testing.assert_allclose(found, [3 / 7, 0, 4 / 7, 0, 0, 0], atol=0.04)
     np.testing.assert_array_equal(drawn(among=1), [0, 0, 1, 0, 0, 0])
+    assert (drawn(temperature=1e30, among=2) > 0).sum() == 2  # however hot it is
     np.testing.assert_array_equal(drawn(among=6), drawn())  # all there are
     np.testing.assert_array_equal(drawn(among=99), drawn())
 

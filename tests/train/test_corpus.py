@@ -1,5 +1,7 @@
 """Text that cannot be trained on is found before the first step."""
 
+from dataclasses import replace
+
 import pytest
 from rich.console import Console
 
@@ -62,3 +64,23 @@ def test_a_directory_that_cannot_be_written_to(tmp_path):
         f"  values: {tmp_path}/run: File exists\n"
         "  fix: choose another --out."
     )
+
+
+def test_a_file_is_not_held_out_and_trained_on(tmp_path):
+    text = write_text(tmp_path / "text")
+    with pytest.raises(mx.MeshaxError) as raised:
+        run(tmp_path, text, held_out=(str(tmp_path / "text" / "2.txt"),))
+    assert str(raised.value) == (
+        "a file is both trained on and held out.\n"
+        f"  values: {tmp_path / 'text' / '2.txt'}\n"
+        "  fix: leave it out of --data.text, or of --data.held-out."
+    )
+
+
+@pytest.mark.parametrize("place", ["cache", "out"])
+def test_a_file_in_the_place_of_a_folder(tmp_path, place):
+    text, wrong = write_text(tmp_path / "text"), tmp_path / "wrong"
+    wrong.touch()
+    config = small(tmp_path, data=DataOptions(text=(text,), cache=str(wrong) if place == "cache" else ""))
+    with pytest.raises(mx.MeshaxError, match="cannot be"):
+        Run(replace(config, out=str(wrong)) if place == "out" else config, Console(quiet=True))

@@ -84,3 +84,15 @@ def test_a_thread_can_train_too():
     thread.start()
     thread.join()
     assert seen == ["done"]
+
+
+def test_who_ignores_ctrl_c_goes_on_ignoring_it():
+    """As a shell makes it for what runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interruptible() as check:
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            signal.raise_signal(signal.SIGINT)
+            check()
+    finally:
+        signal.signal(signal.SIGINT, before)

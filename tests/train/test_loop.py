@@ -13,6 +13,7 @@ from meshax.train.config import DataOptions
 from meshax.train.guards import Guard
 from meshax.train.loop import Run, run_config
 from meshax.train.metrics import Metrics, read_metrics
+from meshax.train.profiling import Profile
 from runs import small, write_text
 
 QUIET = Console(quiet=True)
@@ -59,9 +60,20 @@ def test_what_a_run_leaves_behind(whole):
 
 
 def test_a_profile_on_request(folder):
-    run = made(small(folder, "profiled", steps=2, profile=True))
+    run = made(small(folder, "profiled", steps=4, profile=True))
     run.train()
-    assert list((run.directory / "profile").rglob("*.xplane.pb"))
+    assert len(list((run.directory / "profile").rglob("*.xplane.pb"))) == 1
+
+
+def test_a_profile_is_of_a_few_steps(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr("jax.profiler.start_trace", lambda path: calls.append(step))
+    monkeypatch.setattr("jax.profiler.stop_trace", lambda: calls.append(-step))
+    profile = Profile(tmp_path, 10, 100)
+    for step in range(11, 101):
+        profile.at(step)
+    profile.close()
+    assert calls == [13, -18]
 
 
 def test_a_full_disk_while_measuring(tmp_path):

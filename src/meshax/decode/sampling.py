@@ -37,7 +37,7 @@ def next_token(logits: Tensor, key: Any, temperature: Any, among: int | None) ->
     """
     if among is not None and among < logits.dim("vocab").size:
         best, _ = top_k(logits, over="vocab", k=Dim("among", among))
-        logits = where(logits >= min_(best, "among"), logits, _NEVER)
+        return categorical(key, where(logits >= min_(best, "among"), logits / temperature, _NEVER), over="vocab")
     return categorical(key, logits / temperature, over="vocab")
 
 

@@ -104,10 +104,10 @@ def sizes_of(args: Any) -> dict[str, int]:
 
 def _for_groups(rules: dict[str, str], mesh: Mesh, sizes: Mapping[str, int]) -> dict[str, str]:
     """Returns rules that split groups of heads instead of the heads of a group, where that leaves less padding."""
-    if "heads" not in rules or "kv_heads" not in sizes:
+    if "heads" not in rules or not {"heads", "kv_heads"} <= set(sizes):
         return rules
     parts = mesh.count(rules["heads"].split("+"))
-    padded = {name: block_size(size, parts) * parts / size for name, size in sizes.items() if name.endswith("heads")}
-    if padded["kv_heads"] > padded.get("heads", padded["kv_heads"]):
+    padded = {name: block_size(sizes[name], parts) * parts / sizes[name] for name in ("kv_heads", "heads")}
+    if padded["kv_heads"] > padded["heads"]:
         return rules
     return {"kv_heads" if dim == "heads" else dim: axes for dim, axes in rules.items()}

@@ -306,7 +306,7 @@ class Checkpoints:
     def _choose(self, step: Step) -> _Saved:
         saved = self._saved()
         if not saved:
-            raise CheckpointError("there is no checkpoint yet.", values=str(self.directory))
+            raise CheckpointError("there is no checkpoint yet.", values=str(self.directory), fix="train first.")
         if step is None or step == "latest":
             return saved[-1]
         if step == "best":

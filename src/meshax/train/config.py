@@ -80,7 +80,7 @@ class TrainConfig:
     log_every: int = 10  # steps
     on_nan: str = "stop"  # or skip: what happens at a loss that is not a number
     spike: float = 0.0  # stop at a loss so many times the usual one; 0: never
-    profile: bool = False  # write a profile for TensorBoard
+    profile: bool = False  # write a profile of a few steps for TensorBoard
 
     def model(self) -> DecoderConfig:
         """Returns the model's configuration: the preset's, with what was given instead."""

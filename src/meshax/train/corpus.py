@@ -82,7 +82,15 @@ def _texts(config: TrainConfig, console: Console) -> tuple[Text, Text]:
     per: Per = "line" if config.data.lines else "file"
     text = Text.find(config.data.text, per=per)
     if config.data.held_out:
-        return text, Text.find(config.data.held_out, per=per)
+        other = Text.find(config.data.held_out, per=per)
+        both = sorted(set(map(str, text.files)) & set(map(str, other.files)))
+        if both:
+            raise TrainingError(
+                "a file is both trained on and held out.",
+                values=both[0],
+                fix="leave it out of --data.text, or of --data.held-out.",
+            )
+        return text, other
     try:
         return text.hold_out()
     except DataError as error:

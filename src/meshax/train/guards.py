@@ -75,10 +75,11 @@ def interruptible() -> Iterator[Callable[[], None]]:
         if noted:
             raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():  # others get no signals
-        yield check
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
+        yield check  # other threads get no signals, and who ignores them wants none
         return
-    before = signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGINT, note)
     try:
         yield check
     finally:

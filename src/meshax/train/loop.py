@@ -9,7 +9,7 @@ import json
 import math
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ from .corpus import Prepared, prepare
 from .fitting import fitted
 from .guards import Guard, interruptible
 from .metrics import Metrics, bits_per_byte, draw_curve, perplexity
+from .profiling import Profile
 from .progress import Display
 from .step import TrainState, evaluation_step, init_state, make_train_step
 
@@ -209,9 +210,11 @@ class Run:
         guard = Guard(self.directory, self.config.on_nan, self.config.spike)
         display = Display(self.console, self.config.steps, first)
         key = jax.random.key(self.config.seed + 1)
-        with display.running(), self._profiled():
+        profile = Profile(self.directory / "profile" if self.config.profile else None, first, self.config.steps)
+        with display.running(), contextlib.closing(profile):
             watch = _Watch(self, display, metrics, guard, first)
             for step in range(first + 1, self.config.steps + 1):
+                profile.at(step)
                 batch, found = next(self.batches), None
                 state, measured = self.step(state, self.tensors(batch), key)
                 check_interrupt()
@@ -235,14 +238,6 @@ class Run:
     def _evaluated(self, step: int, found: Evaluation, metrics: Metrics, display: Display) -> None:
         metrics.write(step, eval_loss=found.loss, perplexity=found.perplexity)
         display.say(f"step {step}: held-out loss {found.loss:.3f}, perplexity {found.perplexity:.1f}")
-
-    @contextlib.contextmanager
-    def _profiled(self) -> Iterator[None]:
-        if not self.config.profile:
-            yield
-            return
-        with jax.profiler.trace(str(self.directory / "profile")):
-            yield
 
     def _summary(self, result: Evaluation, bigram: Any) -> None:
         say = lambda text: self.console.print(text, highlight=False, markup=False)  # noqa: E731
