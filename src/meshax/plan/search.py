@@ -342,13 +342,13 @@ class _Search:
         yield [int(i) for i in fastest if least[i] <= limit < screen.memory[i]], _VARIED
         yield [int(i) for i in np.argsort(screen.memory, kind="stable")], 2 if fitting else 5
 
-    def _layout(self, assignment: Assignment, **roles: Any) -> Layout:
+    def _layout(self, assignment: Assignment) -> Layout:
         rules = {
             name: tuple(axis for i, axis in enumerate(self.axes) if mask >> i & 1)
             for name, mask in sorted(assignment.items())
             if mask
         }
-        return Layout(rules, **roles)
+        return Layout(rules)
 
 
 def _order(names: frozenset[str]) -> tuple[bool, list[str]]:
