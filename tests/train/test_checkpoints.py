@@ -766,7 +766,7 @@ MISTAKES = {
     ),
     "none yet": (
         lambda: opened("empty").restore(like={}, mesh=ONE),
-        f"there is no checkpoint yet.\n  values: {HERE}/empty",
+        f"there is no checkpoint yet.\n  values: {HERE}/empty\n  fix: train first.",
     ),
     "no such step": (
         lambda: restore(3),
