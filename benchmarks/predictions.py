@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 HERE = Path(__file__).parent
@@ -110,13 +111,16 @@ def main():
 
 def materialized(mx, shapes):
     """Values of the wanted shapes, made where they are stored."""
+    from meshax.tensor import with_role
+
     keys = iter(jax.random.split(jax.random.key(0), 200))
 
     def make(x):
+        if not isinstance(x, mx.Tensor):
+            return jnp.zeros(x.shape, x.dtype) if isinstance(x, jax.ShapeDtypeStruct) else x
         if np.issubdtype(x.dtype, np.integer):
-            return mx.random.randint(next(keys), x.dims, 0, 100)
-        made = mx.random.normal(next(keys), x.dims) * 0.05 if x.role else mx.ones(x.dims)
-        return mx.param(made) if x.role else made
+            return with_role(mx.random.randint(next(keys), x.dims, 0, 100), x.role)
+        return with_role(mx.random.normal(next(keys), x.dims) * 0.05 if x.role == "param" else mx.ones(x.dims), x.role)
 
     return jax.tree.map(make, shapes, is_leaf=lambda x: isinstance(x, mx.Tensor))
 

@@ -68,10 +68,11 @@ def norm(x, scale):
 def attention(x, w):
     q, k, v = (mx.einsum(x, w[name].astype(x.dtype), over="d_model") for name in "qkv")
     k, v = k.rename(length="memory"), v.rename(length="memory")
-    scores = mx.einsum(q, k, over="d_k").astype(jnp.float32) * q.dim("d_k").size ** -0.5
+    scores = mx.einsum(q, k, out="batch heads length memory").astype(jnp.float32) * q.dim("d_k").size ** -0.5
     scores = mx.where(mx.arange(q.dim("length")) >= mx.arange(k.dim("memory")), scores, -1e9)
     weights = mx.softmax(scores, over="memory").astype(x.dtype)
-    return mx.einsum(mx.einsum(weights, v, over="memory"), w["o"].astype(x.dtype), out=x.dims)
+    mixed = mx.einsum(weights, v, out="batch length heads d_k")
+    return mx.einsum(mixed, w["o"].astype(x.dtype), out=x.dims)
 
 
 def feed_forward(x, w):

@@ -88,14 +88,22 @@ def attend(
         return _cudnn(q, k, v, d_kv, visible)
     if bias is None and not drops and visible.window is None and _has_flash(q, k):
         return _flash(q, k, v, d_kv, visible)
-    scores = einsum(q, k, over=d_kv).astype(jnp.float32)
+    scores = _match(q, k, d_kv)
     if bias is not None:
         relative, queries_at, keys_at = bias
         scores = scores + relative(queries_at, _as_memory(keys_at))
     seen = visible.mask(arange(q.dim(_QUERIES)), arange(k.dim(_MEMORY)), _as_memory(visible.memory_segments))
     scores = scores if seen is None else where(seen, scores, _HIDDEN)
     weights = softmax(scores, over=_MEMORY).astype(v.dtype)
-    return transpose(einsum(dropout(weights, key), v, over=_MEMORY), q.dims)
+    return einsum(dropout(weights, key), v, out=q.dims)
+
+
+def _match(q: Tensor, k: Tensor, d_kv: str) -> Tensor:
+    """Returns how well keys match queries, stored as the product yields them: in another order, it and the next one
+    would transpose the largest tensor of all."""
+    shared = [d for d in q.dims if d in k.dims and d.name != d_kv]
+    rest = [d for x in (q, k) for d in x.dims if d not in shared and d.name != d_kv]
+    return einsum(q, k, out=(*shared, *rest)).astype(jnp.float32)
 
 
 def _as_memory(x: Tensor | None) -> Tensor | None:
@@ -223,14 +231,14 @@ def _ring(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, parts
 
     def turn(carry: Any, _: Any) -> Any:
         highest, total, mean, k, v, there, there_segments = carry
-        scores = einsum(asking, k, over=d_kv).astype(jnp.float32)
+        scores = _match(asking, k, d_kv)
         seen = rule.mask(at, there, there_segments)
         scores = scores if seen is None else where(seen, scores, _HIDDEN)
         now = maximum(highest, max_(scores, keys))
         weights = exp(scores - now)
         kept = exp(highest - now)
         total = total * kept + sum_(weights, keys)
-        mixed = einsum(weights.astype(v.dtype), v, over=keys).astype(jnp.float32)
+        mixed = einsum(weights.astype(v.dtype), v, out=asking.dims).astype(jnp.float32)
         mean = mean * kept + mixed
         onward = [None if x is None else shift(x, _QUERIES, 1, wrap=True) for x in (k, v, there, there_segments)]
         return (transpose(now, statistics), transpose(total, statistics), transpose(mean, asking.dims), *onward), None
