@@ -15,15 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..dims import Dim
-from ..layout import Layout
 from ..mesh import Mesh
-from ..ops import einsum, scan, sum, tanh
+from ..ops import einsum, flip, scan, shift, sum, tanh
 from ..plan.hardware import Hardware, Link
 from ..plan.table import show_bytes, show_count, show_seconds
 from ..program import Program, put, spmd
 from ..tensor import Tensor
 
 _AXIS, _EACH = "processors", "each"  # the mesh axis, and the dim that gives each processor a problem of its own
+_PART = "part"  # a dim whose slices are gathered and scattered
+_LAYOUT = f"{_EACH}:{_AXIS} {_PART}:{_AXIS}"
+_LEAST = 0.1  # of a collective's bytes against an all-reduce's: less is noise
+_PAIRS = "pairs"  # the mesh axis along which pairs of processors work at once
+_INSTANT = 1e-9  # seconds: no difference of measured times is less
 _REPEATS = 5
 
 
@@ -65,14 +69,22 @@ class Calibration:
         self.scale = _SCALES.get(self.mesh.platform, _SCALES["gpu"])
         self.turns = Dim("turns", 4 if self.mesh.platform == "cpu" else 20)
         self.measured: list[Measurement] = []
+        Dim(_PART, 1)  # a rule names a dim that exists
         self._products: dict[str, list[float]] = {}
         self._bandwidth = self._overhead = 0.0
         self._link = Link(0.0, float("inf"))
+        self._slowness: dict[str, float] = {}
 
     @property
     def count(self) -> int:
         """How many microbenchmarks there are."""
-        return 2 * len(self.scale.products) + 2 + (len(self.scale.messages) if self.mesh.size > 1 else 0)
+        collectives = len(self.scale.messages) + self._has_pairs + 3 if self.mesh.size > 1 else 0
+        return 2 * len(self.scale.products) + 2 + collectives
+
+    @property
+    def _has_pairs(self) -> bool:
+        """Whether the processors come in several pairs: what is the same for two and for all is the time to start."""
+        return self.mesh.size > 2 and self.mesh.size % 2 == 0
 
     def run(self) -> Iterator[Measurement]:
         """Runs the microbenchmarks one after the other."""
@@ -100,16 +112,18 @@ class Calibration:
             self._bandwidth,
             self._link,
             overhead=self._overhead,
+            slowness=self._slowness,
             measured=True,
         )
 
-    def _array(self, dtype: Any, **sizes: int) -> Tensor:
-        dims = (Dim(_EACH, self.mesh.size), *(Dim(name, size) for name, size in sizes.items()))
+    def _array(self, dtype: Any, mesh: Mesh | None = None, **sizes: int) -> Tensor:
+        mesh = mesh or self.mesh
+        dims = (Dim(_EACH, mesh.axes[_AXIS]), *(Dim(name, size) for name, size in sizes.items()))
         numbers = np.linspace(-1, 1, int(np.prod([d.size for d in dims]))).reshape([d.size for d in dims])
-        return put(Tensor(numbers.astype(dtype), dims), self.mesh, f"{_EACH}:{_AXIS}")
+        return put(Tensor(numbers.astype(dtype), dims), mesh, _LAYOUT)
 
     def _program(self, fn: Callable[..., Any]) -> Program:
-        return spmd(fn, self.mesh, Layout(f"{_EACH}:{_AXIS}"))
+        return spmd(fn, self.mesh, _LAYOUT)
 
     def _product(self, dtype: Any, rows: int, inner: int, columns: int) -> Measurement:
         """Times products in a loop, there and back: one alone would be lost in the time it takes to call it."""
@@ -152,23 +166,71 @@ class Calibration:
         return Measurement("start a small kernel", self._overhead, 1 / self._overhead, "kernels/s")
 
     def _collectives(self) -> Iterator[Measurement]:
-        turns, points = Dim("turns", 20), []
+        measured = {size: self._all_reduce(size, self.mesh) for size in self.scale.messages}
+        yield from measured.values()
+        small, large = min(measured), max(measured)
+        n, quick, slow = self.mesh.size, measured[small].seconds, measured[large].seconds
+        bandwidth = _sent(large - small, n) / max(slow - quick, _INSTANT)
+        hops, arriving, starting = 2 * (n - 1), max(quick - _sent(small, n) / bandwidth, 0.0), 0.0
+        if self._has_pairs:
+            pairs = Mesh(f"{_PAIRS}:{n // 2} {_AXIS}:2", self.mesh.jax_mesh.devices.flatten())
+            yield (of_two := self._all_reduce(small, pairs))
+            latency = max(arriving - of_two.seconds, 0.0) / (hops - 2)
+            starting = max(arriving - hops * latency, 0.0)
+        self._link = Link((arriving - starting) / hops, bandwidth, starting)
+        yield from self._other_kinds(large)
+
+    def _all_reduce(self, size: int, mesh: Mesh) -> Measurement:
+        """Times all-reduces along an axis."""
+        n, x = mesh.axes[_AXIS], self._array(np.float32, mesh, whole=size)
+        seconds = _turn(lambda x, total: sum(x * total, _EACH) * 1e-3, mesh, x, _vector("whole", size, mesh))
+        return Measurement(f"all-reduce {size} numbers over {n}", seconds, _sent(size, n) / seconds, "bytes/s")
+
+    def _other_kinds(self, size: int) -> Iterator[Measurement]:
+        """Times the other collectives, for what their bytes cost beside those of an all-reduce."""
         n = self.mesh.size
-        for size in self.scale.messages:
-            x = self._array(np.float32, n=size)
+        x = self._array(np.float32, whole=size)
+        slices = _vector(_PART, size, self.mesh)
 
-            def chain(x: Tensor) -> Tensor:
-                def body(total: Tensor, _: Any) -> Any:
-                    return sum(x * total, _EACH) * 1e-3, None
+        def gather(_: Tensor, mine: Tensor) -> Tensor:
+            return flip(mine.rename(part="whole"), "whole").rename(whole=_PART)  # unflipped, it could be left out
 
-                return scan(body, sum(x, _EACH), over=turns)[0]
+        def gather_and_scatter(x: Tensor, mine: Tensor) -> Tensor:
+            return sum(x * mine.rename(part="whole"), _EACH).rename(whole=_PART)
 
-            seconds = fastest(self._program(chain), x) / (turns.size + 1)
-            points.append((2 * (n - 1) / n * 4 * size, seconds))
-            yield Measurement(f"all-reduce {size} numbers", seconds, points[-1][0] / seconds, "bytes/s")
-        (small, quick), (large, slow) = points[0], points[-1]
-        bandwidth = (large - small) / max(slow - quick, 1e-9)
-        self._link = Link(max(quick - small / bandwidth, 0.0) / (2 * (n - 1)), bandwidth)
+        gathering = _turn(gather, self.mesh, x, slices)
+        scattering = _turn(gather_and_scatter, self.mesh, x, slices) - gathering
+        passing = _turn(lambda _, x: shift(x, _EACH, 1, wrap=True), self.mesh, x, x)
+        share = 4.0 * size * (n - 1) / n
+        for kind, seconds, sent, hops in (
+            ("all-gather", gathering, share, n - 1),
+            ("reduce-scatter", scattering, share, n - 1),
+            ("permute", passing, 4.0 * size, 1),
+        ):
+            seconds = max(seconds, _INSTANT)
+            sending = seconds - self._link.start - hops * self._link.latency
+            self._slowness[kind] = max(sending * self._link.bandwidth / sent, _LEAST)
+            yield Measurement(f"{kind} {size} numbers over {n}", seconds, sent / seconds, "bytes/s")
+        self._slowness["all-to-all"] = self._slowness["reduce-scatter"]  # sends as much, to as many
+
+
+def _vector(name: str, size: int, mesh: Mesh) -> Tensor:
+    return put(Tensor(np.linspace(-1, 1, size, dtype=np.float32), (Dim(name, size),)), mesh, _LAYOUT)
+
+
+def _turn(body: Callable[[Tensor, Tensor], Tensor], mesh: Mesh, x: Tensor, carried: Tensor) -> float:
+    """Returns the seconds of a turn of a loop that changes what it carries, and has `x` at hand."""
+    turns = Dim("turns", 20)
+
+    def loop(x: Tensor, carried: Tensor) -> Tensor:
+        return scan(lambda carried, _: (body(x, carried), None), carried, over=turns)[0]
+
+    return fastest(spmd(loop, mesh, _LAYOUT), x, carried) / turns.size
+
+
+def _sent(numbers: int, processors: int) -> float:
+    """Returns the bytes that a processor sends in an all-reduce."""
+    return 2 * (processors - 1) / processors * 4 * numbers
 
 
 def as_text(measured: Sequence[Measurement], hardware: Hardware) -> str:

@@ -99,8 +99,10 @@ def attend(
 
 
 def _match(q: Tensor, k: Tensor, d_kv: str) -> Tensor:
-    """Returns how well keys match queries, stored as the product yields them: in another order, it and the next one
-    would transpose the largest tensor of all."""
+    """Returns how well keys match queries, stored as the product yields them.
+
+    In any other order this product and the next would transpose the largest tensor of a layer.
+    """
     shared = [d for d in q.dims if d in k.dims and d.name != d_kv]
     rest = [d for x in (q, k) for d in x.dims if d not in shared and d.name != d_kv]
     return einsum(q, k, out=(*shared, *rest)).astype(jnp.float32)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..collectives import PRIMITIVES
@@ -39,6 +39,7 @@ class Collective:
     op: str
     scope: str
     source: Source
+    joined: bool = False  # compilers send it along with an earlier one
 
     @property
     def elements(self) -> int:
@@ -47,8 +48,19 @@ class Collective:
 
 
 def collectives_of(block: Block, axis_sizes: Mapping[str, int]) -> list[Collective]:
-    """Returns the collectives of a program, those among single processors left out."""
-    return [record for step in block.all_steps() for record in _records(step, axis_sizes)]
+    """Returns the collectives of a program, those among single processors left out.
+
+    XLA sums the gradients of all parameters together: they wait until the update needs them, and then none needs
+    another.
+    """
+    found, together = [], set()
+    for step in block.all_steps():
+        for record in _records(step, axis_sizes):
+            key = (record.axes, record.dtype)
+            waited = record.kind == "all-reduce" and step.phase == "update" and record.phase == "backward"
+            found.append(replace(record, joined=waited and key in together))
+            together |= {key} if waited else set()
+    return found
 
 
 def is_collective(step: Step) -> bool:

@@ -1,9 +1,9 @@
 """How long a program takes on given hardware, by a roofline.
 
 Each kernel takes the longer of its matrix product (FLOPs over the reachable peak) and its memory traffic (bytes over
-the reachable bandwidth), and the time to start it. Each collective takes its hops' latency and the bytes one processor
-sends over the link's bandwidth. All of it is added up: we assume that nothing overlaps, which errs on the slow side
-where a compiler hides communication behind computation.
+the reachable bandwidth), and the time to start it. Each collective takes the time to start it, its hops' latency and
+the bytes one processor sends over the link's bandwidth. All of it is added up: we assume that nothing overlaps, which
+errs on the slow side where a compiler hides communication behind computation.
 """
 
 import math
@@ -69,13 +69,19 @@ _HOPS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
 
 def collective_time(record: Collective, hardware: Hardware, axis_sizes: Mapping[str, int]) -> float:
     """Returns the seconds of one execution of a collective, in a ring."""
-    return ring_time(record.kind, record.axes, record.wire_bytes, hardware, axis_sizes)
+    return ring_time(record.kind, record.axes, record.wire_bytes, hardware, axis_sizes, record.joined)
 
 
 def ring_time(
-    kind: str, axes: Sequence[str], wire_bytes: float, hardware: Hardware, axis_sizes: Mapping[str, int]
+    kind: str,
+    axes: Sequence[str],
+    wire_bytes: float,
+    hardware: Hardware,
+    axis_sizes: Mapping[str, int],
+    joined: bool = False,
 ) -> float:
-    """Returns the seconds in which a processor sends so many bytes in a ring."""
+    """Returns the seconds in which a processor sends so many bytes in a ring; `joined` to others, they only add up."""
     link = hardware.link(axes, axis_sizes)
     hops = sum(axis_sizes[axis] - 1 for axis in axes) * _HOPS[kind] if kind in _HOPS else 1
-    return hops * link.latency + wire_bytes / link.bandwidth
+    sending = wire_bytes * hardware.slowness.get(kind, 1.0) / link.bandwidth
+    return sending if joined else link.start + hops * link.latency + sending

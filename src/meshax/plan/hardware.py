@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class Link:
 
     latency: float  # seconds for a message to arrive
     bandwidth: float  # bytes a second that one processor sends
+    start: float = 0.0  # seconds until all processors of a collective are there, however far they are
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Hardware:
     flops_efficiency: float = 1.0
     memory_efficiency: float = 1.0
     overhead: float = 0.0  # seconds it takes to start a kernel
+    slowness: Mapping[str, float] = field(default_factory=dict)  # of a collective's bytes; an all-reduce's are 1
     measured: bool = False
 
     def peak(self, dtype: Any) -> float:
@@ -114,7 +116,13 @@ KNOWN: dict[str, Hardware] = {
         _gpu("b200", 2250, 1125, 180, 8000, 900, 50),
         # one of 8 virtual processors on 2 cores, as `meshax bench calibrate` measured it
         Hardware(
-            "cpu", {"float32": 2.0e10, "bfloat16": 2.0e10}, 2e9, 5.8e9, Link(16 * _MICRO, 1.8e9), overhead=2 * _MICRO
+            "cpu",
+            {"float32": 2.0e10, "bfloat16": 2.0e10},
+            2e9,
+            5.8e9,
+            Link(8 * _MICRO, 2.2e9, 40 * _MICRO),
+            overhead=2 * _MICRO,
+            slowness={"all-gather": 0.9, "reduce-scatter": 1.9, "all-to-all": 1.9, "permute": 1.2},
         ),
     )
 }
@@ -169,7 +177,8 @@ def load(path: str | Path) -> Hardware:
             fix="write one with: meshax bench calibrate --out FILE.",
         ) from error
     links = [link.bandwidth for link in (made.inside, made.between) if link is not None]
-    if not made.flops or min(made.memory, made.memory_bandwidth, *links, *made.flops.values()) <= 0:
+    speeds = (*links, *made.flops.values(), *made.slowness.values())
+    if not made.flops or min(made.memory, made.memory_bandwidth, *speeds) <= 0:
         raise ArgumentError(f"{str(path)!r} does not describe hardware.", rule="speeds and sizes are positive.")
     return made
 

@@ -53,6 +53,7 @@ class Screen:
         self.processors = np.array([float(np.prod([self.axis_sizes[a] for a in chosen])) for chosen in sets])
         self.hops = np.array([float(sum(self.axis_sizes[a] - 1 for a in chosen)) for chosen in sets])
         self.latency = np.array([link.latency for link in links])
+        self.start = np.array([link.start if chosen else 0.0 for link, chosen in zip(links, sets, strict=True)])
         self.bandwidth = np.array([link.bandwidth for link in links])
 
     def _share(self, names: frozenset[str]) -> Array:
@@ -97,7 +98,8 @@ class Screen:
         n = self.processors[mask]
         wire = np.where(mask > 0, kind * (n - 1) / n * size, 0.0)
         self.wire += wire * times
-        self.communication += (kind * self.hops[mask] * self.latency[mask] + wire / self.bandwidth[mask]) * times
+        waiting = self.start[mask] + kind * self.hops[mask] * self.latency[mask]
+        self.communication += (waiting + wire / self.bandwidth[mask]) * times
 
     def _communicate(self, block: Block, pending: dict[Value, Array]) -> None:
         for step in block.steps:
