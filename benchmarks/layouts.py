@@ -16,9 +16,9 @@ sys.path.insert(0, str(HERE.parent / "examples"))
 jax.config.update("jax_num_cpu_devices", 8)
 
 import predictions  # noqa: E402
-import transformer  # noqa: E402
 
 import meshax as mx  # noqa: E402
+import transformer  # noqa: E402
 from meshax.bench.calibrate import fastest  # noqa: E402
 from meshax.plan.named_layouts import find_layout, sizes_of  # noqa: E402
 from meshax.train.config import TrainConfig  # noqa: E402

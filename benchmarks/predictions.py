@@ -63,7 +63,6 @@ def main():
         jax.extend.backend.clear_backends()
         jax.config.update("jax_num_cpu_devices", 8)
     import transformer
-
     from meshax.bench.calibrate import Calibration, fastest
 
     calibration = Calibration()

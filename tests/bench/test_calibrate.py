@@ -17,7 +17,7 @@ def calibrated():
 def test_every_measurement_is_a_positive_number(tmp_path):
     calibration, measured = calibrated()
 
-    assert len(measured) == calibration.count == 2 * 2 + 2 + 3
+    assert len(measured) == calibration.count == 2 * 2 + 2 + 3 + 1 + 3
     assert measured == calibration.measured
     assert len({m.what for m in measured}) == len(measured)
     for m in measured:
@@ -28,7 +28,9 @@ def test_every_measurement_is_a_positive_number(tmp_path):
     assert set(hardware.flops) == {"bfloat16", "float32"}
     numbers = [*hardware.flops.values(), hardware.memory, hardware.memory_bandwidth, hardware.overhead]
     assert all(math.isfinite(n) and n > 0 for n in [*numbers, hardware.inside.bandwidth])
-    assert hardware.inside.latency >= 0
+    assert hardware.inside.latency >= 0 and hardware.inside.start >= 0
+    assert set(hardware.slowness) == {"all-gather", "reduce-scatter", "all-to-all", "permute"}
+    assert all(0 < n < math.inf for n in hardware.slowness.values())
     assert hardware.measured
 
     path = tmp_path / "hardware.json"

@@ -44,7 +44,7 @@ def test_json_has_no_infinite_numbers(tmp_path, capsys):
     path = tmp_path / "deep" / "machine.json"
     assert main(["bench", "calibrate", "--out", str(path), "--json"]) == 0
     data = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert data["hardware"]["inside"] == {"latency": 0.0, "bandwidth": None}
+    assert data["hardware"]["inside"] == {"latency": 0.0, "bandwidth": None, "start": 0.0}
     assert [m["what"] for m in data["measurements"]] == ["a product", "a stream"]
     assert data["written"] == str(path) and load(path).name == "this"
 

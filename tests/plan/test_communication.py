@@ -13,6 +13,7 @@ import meshax as mx
 import stablehlo
 from meshax import optim
 from meshax.plan.communication import wire_bytes
+from meshax.plan.compiled import compiled_collectives
 from test_communication import ALONG_A_SPLIT_DIM, PENDING, col, place, row, struct
 
 MESH = "data:2 model:4"
@@ -83,6 +84,18 @@ def test_the_compiler_keeps_what_is_reported(name):
     }
 
     assert kept == reported
+
+
+@pytest.mark.parametrize(("name", "sums"), [("data", 1), ("data and tensor", 1), ("ZeRO-3", 0)])
+def test_gradients_are_summed_together_as_the_compiler_does(name, sums):
+    program, args = made(name)
+    gradients = [c for c in program.explain(*args).collectives if c.phase == "backward" and c.axes == ("data",)]
+    compiled = compiled_collectives(program.compile(*args).as_text())
+
+    joined = Counter(c.joined for c in gradients if c.kind == "all-reduce")
+    assert joined == ({False: 1, True: parameters(args[0]) - 1} if sums else {})
+    assert not any(c.joined for c in gradients if c.kind != "all-reduce")
+    assert len([c for c in compiled if c.kind == "all-reduce" and len(c.operands) > 1 and c.group == 2]) == sums
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -96,6 +96,13 @@ def test_a_ring_takes_its_hops_and_its_bytes(kind, axes, hops):
     assert ring_time(kind, axes, 5000, MACHINE, SIZES) == pytest.approx(hops * 1e-6 + 5000 / 1e8)
 
 
+def test_a_collective_takes_its_start_and_the_pace_of_its_kind():
+    slow = replace(MACHINE, inside=Link(1e-6, 1e8, start=1e-4), slowness={"permute": 3.0})
+    assert ring_time("permute", ["model"], 5000, slow, SIZES) == pytest.approx(1e-4 + 1e-6 + 3 * 5000 / 1e8)
+    assert ring_time("all-gather", ["model"], 5000, slow, SIZES) == pytest.approx(1e-4 + 3e-6 + 5000 / 1e8)
+    assert ring_time("permute", ["model"], 5000, slow, SIZES, joined=True) == pytest.approx(3 * 5000 / 1e8)
+
+
 def test_a_ring_is_as_fast_as_its_slowest_link():
     nodes = replace(MACHINE, between=Link(1e-3, 1e6), node=4)
     assert ring_time("permute", ["model"], 5000, nodes, SIZES) == pytest.approx(1e-6 + 5000 / 1e8)

@@ -1,16 +1,11 @@
 """Peak memory: by hand for small programs, and against the compiler for training steps."""
 
-import sys
-from pathlib import Path
-
 import jax
 import numpy as np
 import pytest
 
 import decoder
 import meshax as mx
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import transformer
 
 GAPS = 1.07  # what the estimate adds to values that come and go

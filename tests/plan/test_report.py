@@ -1,21 +1,17 @@
 """The report: what it warns of, how it reads, and that making it touches no device."""
 
 import json
-import sys
 from functools import partial
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
 import meshax as mx
+import transformer
 from meshax.plan.hardware import KNOWN, Hardware, Link
 from meshax.plan.table import show_bytes, show_count, show_seconds
 from messages import pinned
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-import transformer
 
 batch, pixels, hidden, classes = mx.dims(batch=128, pixels=784, hidden=1024, classes=10)
 

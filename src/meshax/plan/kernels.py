@@ -66,13 +66,17 @@ class Kernel:
 
     @cached_property
     def workspace(self) -> int:
-        """The bytes it needs while it runs: a matrix product that sums over leading dimensions transposes first."""
+        """The bytes it needs while it runs: a matrix product that sums over leading dimensions transposes first.
+
+        One of many products at once need not, where what counts them leads.
+        """
         if self.step.name != "dot_general":
             return 0
-        (left, _), _ = self.step.params["dimension_numbers"]
+        (left, _), (left_batch, _) = self.step.params["dimension_numbers"]
         operand = self.step.inputs[0]
         trailing = set(range(len(operand.shape) - len(left), len(operand.shape)))
-        return 0 if set(left) == trailing else operand.bytes
+        leading = left_batch and set(left_batch) == set(range(len(left_batch)))
+        return 0 if set(left) == trailing or leading else operand.bytes
 
     @cached_property
     def bytes(self) -> int:

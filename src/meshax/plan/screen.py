@@ -35,6 +35,7 @@ class Screen:
         self.wire = np.zeros(self.count)
         self.communication = np.zeros(self.count)
         self._charging = True
+        self._joined = np.zeros((len(self.processors), count), bool)  # whether sums over these axes are on their way
         stored = [frozenset(d.name for d in x.dims) for x in graph.arguments if getattr(x, "role", None) == "param"]
         self._parameters = {*stored, *(names - graph.looped_names() for names in stored)} - {frozenset()}
         pending: dict[Value, Array] = {}
@@ -91,14 +92,21 @@ class Screen:
             spent = np.maximum(spent, kernel.flops * self._share(together) / reachable)
         return (spent + hardware.overhead) * times
 
-    def _charge(self, kind: float, mask: Array, size: Array, times: int) -> None:
-        """Adds collectives: `kind` is 2 for an all-reduce, 1 for a reduce-scatter, a gather (of its result)."""
+    def _charge(self, kind: float, mask: Array, size: Array, times: int, joins: bool = False) -> None:
+        """Adds collectives: `kind` is 2 for an all-reduce, 1 for a reduce-scatter, a gather (of its result).
+
+        Those that join others over the same axes only add their bytes.
+        """
         if not self._charging:
             return
         n = self.processors[mask]
         wire = np.where(mask > 0, kind * (n - 1) / n * size, 0.0)
         self.wire += wire * times
         waiting = self.start[mask] + kind * self.hops[mask] * self.latency[mask]
+        if joins:
+            every = np.arange(self.count)
+            waiting = np.where(self._joined[mask, every], 0.0, waiting)
+            self._joined[mask, every] = True
         self.communication += (waiting + wire / self.bandwidth[mask]) * times
 
     def _communicate(self, block: Block, pending: dict[Value, Array]) -> None:
@@ -122,15 +130,17 @@ class Screen:
         """A parameter's gradient is cast before it is summed, an activation's after."""
         return step.name == "convert_element_type" and self._named(step.inputs[0]) in self._parameters
 
-    def _settle(self, value: Value, pending: dict[Value, Array], times: int) -> None:
+    def _settle(self, value: Value, pending: dict[Value, Array], times: int, phase: str = "") -> None:
         mask = pending.pop(value, None)
         if mask is not None:
-            self._charge(2, mask, self._bytes(value), times)
+            self._charge(2, mask, self._bytes(value), times, joins=phase == "update")
 
     def _compute(self, step: Step, pending: dict[Value, Array]) -> None:
-        for value in step.inputs:
-            self._settle(value, pending, step.times)
         mask = self._mask(list(summed_names(step, self.graph)))
+        if step.name == "reduce_sum":  # of a pending sum: as pending
+            mask = mask | pending.pop(step.inputs[0], 0)
+        for value in step.inputs:
+            self._settle(value, pending, step.times, step.phase)
         if mask.any():
             pending[step.outputs[0]] = mask
         if step.name in _EXTREMA:
@@ -142,7 +152,7 @@ class Screen:
         masks = [pending.get(v, nothing) for v in step.inputs]
         same = np.logical_and.reduce([m == masks[0] for m in masks])
         for value, mask in zip(step.inputs, masks, strict=True):
-            self._charge(2, np.where(same, 0, mask), self._bytes(value), step.times)
+            self._charge(2, np.where(same, 0, mask), self._bytes(value), step.times, joins=step.phase == "update")
         if (kept := np.where(same, masks[0], 0)).any():
             pending[step.outputs[0]] = kept
 
