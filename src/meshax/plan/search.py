@@ -129,9 +129,12 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _rank(c: Candidate) -> tuple[float, int, int]:
-    """Faster is better; of layouts that take equally long, the one that needs less memory, then the shorter."""
-    return float(f"{c.seconds:.3g}"), c.memory, len(list(c.layout.all_rules()))
+def _rank(c: Candidate) -> tuple[float, ...]:
+    """Faster is better; of layouts that take equally long, the one that needs less memory, then the shorter.
+
+    Equal is what differs in the fourth digit.
+    """
+    return float(f"{c.seconds:.3g}"), float(f"{c.memory:.3g}"), len(list(c.layout.all_rules())), c.seconds
 
 
 def _raise_nothing_fits(found: list[Candidate], limit: float) -> None:
