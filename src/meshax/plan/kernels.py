@@ -37,7 +37,7 @@ _WHOLE |= _names("cholesky lu qr eigh svd triangular_solve scan while cond palla
 _ATTENTION = {"dot_product_attention_fwd_wrapper": 2, "dot_product_attention_bwd_wrapper": 5}
 _WHOLE |= frozenset(_ATTENTION)
 # Elementwise, but too dear to compute again for every use.
-_DEAR = _names("exp exp2 expm1 log log1p tanh logistic erf erf_inv rsqrt sqrt cbrt pow sin cos tan atan2")
+DEAR = _names("exp exp2 expm1 log log1p tanh logistic erf erf_inv rsqrt sqrt cbrt pow sin cos tan atan2")
 
 
 @dataclass(eq=False)
@@ -142,7 +142,7 @@ def _stored(block: Block, made: Kernels) -> set[Value]:
                 root = made.root(v)
                 if not root.is_constant and not _is_made_on_the_fly(root):
                     stored.add(root)
-        elif step.name in _REDUCTIONS or (step.name in _DEAR and len(step.outputs[0].consumers) > 1):
+        elif step.name in _REDUCTIONS or (step.name in DEAR and len(step.outputs[0].consumers) > 1):
             stored.update(step.outputs)
     return stored
 

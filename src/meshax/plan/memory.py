@@ -13,7 +13,7 @@ from itertools import groupby
 
 from ..ops.gradients import GRADIENT
 from .communication import axes_of, is_collective
-from .kernels import Kernel, Kernels
+from .kernels import DEAR, Kernel, Kernels
 from .walk import Step, Value
 
 CLASSES = ("parameters", "optimizer", "gradients", "activations", "temporaries")
@@ -34,13 +34,14 @@ class Memory:
         return {**self.classes, "peak": self.peak}
 
 
-def memory_of(kernels: Kernels, roles: Sequence[str | None], donated: Sequence[bool]) -> Memory:
+def memory_of(kernels: Kernels, roles: Sequence[str | None], donated: Sequence[bool], on_gpus: bool = False) -> Memory:
     """Adds up the memory of a program.
 
     Args:
         kernels: the program.
         roles: what each of its inputs is stored as ("param", "optimizer", or None).
         donated: whether a result may take over an input's memory.
+        on_gpus: whether XLA's compiler for GPUs makes it, which writes less.
     """
     names = {"param": "parameters", "optimizer": "optimizer"}
     arguments: _Use = Counter()
@@ -60,7 +61,7 @@ def memory_of(kernels: Kernels, roles: Sequence[str | None], donated: Sequence[b
             while (earlier := _taken_over(value, kernels, owned)) is not None:
                 owned.add(earlier)
                 value = earlier
-    inside = _Liveness(kernels, owned).peak()
+    inside = _Liveness(kernels, owned, on_gpus).peak()
     total = arguments + results + Counter({name: round(size * _GAPS) for name, size in inside.items()})
     return Memory({name: total.get(name, 0) for name in (*CLASSES, "inputs", "results")}, sum(total.values()))
 
@@ -78,9 +79,9 @@ def _taken_over(result: Value, kernels: Kernels, owned: set[Value]) -> Value | N
 class _Liveness:
     """The sweep over the kernels of one block."""
 
-    def __init__(self, kernels: Kernels, owned: set[Value]):
+    def __init__(self, kernels: Kernels, owned: set[Value], on_gpus: bool):
         """Reads when each value is last needed; `owned` are counted elsewhere."""
-        self.kernels = kernels
+        self.kernels, self.on_gpus = kernels, on_gpus
         self.owned = owned | set(kernels.block.inputs) | _starts_of_loops(kernels)
         self.makers = {v: kernel for kernel in kernels.own for v in kernel.writes}
         gathers = [k for k in kernels.own if k.step.name.startswith("all_gather")]
@@ -94,10 +95,28 @@ class _Liveness:
                 self.last[value] = max(self.last.get(value, -1), self._start(kernel))
         for value in map(kernels.root, kernels.block.outputs):
             self.last[value] = len(kernels.block.steps)
+        if on_gpus:
+            self._compute_again()
+
+    def _compute_again(self) -> None:
+        """Takes out what GPUs compute wherever it is used: what is dear elsewhere, and casts of parameters.
+
+        What it is computed from is needed as long.
+        """
+        inputs = set(self.kernels.block.inputs)
+        for kernel in reversed(self.kernels.own):
+            cast = kernel.step.name == "convert_element_type" and inputs.issuperset(kernel.reads)
+            if cast or kernel.step.name in DEAR:
+                self.owned.update(kernel.writes)
+                last = max(self.last.get(value, -1) for value in kernel.writes)
+                self.last.update((value, max(self.last.get(value, -1), last)) for value in kernel.reads)
+
+    def _workspace(self, kernel: Kernel) -> int:
+        return 0 if self.on_gpus else kernel.workspace  # GPUs read operands in any order
 
     def _transposed_from(self, kernel: Kernel) -> Sequence[Value]:
         """Returns what a product's transposed operand is computed from: its elementwise part is done again for it."""
-        maker = self.makers.get(self.kernels.root(kernel.step.inputs[0])) if kernel.workspace else None
+        maker = self.makers.get(self.kernels.root(kernel.step.inputs[0])) if self._workspace(kernel) else None
         return maker.reads if maker is not None and maker.is_elementwise else ()
 
     def peak(self) -> _Use:
@@ -111,7 +130,7 @@ class _Liveness:
                     if value not in self.owned and value not in alive:
                         alive[value] = self._class(value)
                         use[alive[value]] += value.bytes
-            now = max((use + self._inside(k) + Counter(temporaries=k.workspace) for k in several), key=_total)
+            now = max((use + self._inside(k) + Counter(temporaries=self._workspace(k)) for k in several), key=_total)
             best = max(best, now, key=_total)
             for value in [v for v in alive if self.last.get(v, -1) <= start]:
                 use[alive.pop(value)] -= value.bytes
@@ -142,7 +161,8 @@ class _Liveness:
     def _inside(self, kernel: Kernel) -> _Use:
         """Returns what a loop's or branch's body needs on top of what goes in and comes out."""
         bodies = [
-            _Liveness(inner, _in_place(kernel.step, inner)).peak() + _slices(kernel.step, inner)
+            _Liveness(inner, _in_place(kernel.step, inner), self.on_gpus).peak()
+            + _slices(kernel.step, inner, self.on_gpus)
             for inner in self.kernels.inner.get(kernel.step, ())
         ]
         return max(bodies, key=_total, default=Counter())
@@ -204,11 +224,11 @@ def _in_place(step: Step, body: Kernels) -> set[Value]:
     }
 
 
-def _slices(step: Step, body: Kernels) -> _Use:
+def _slices(step: Step, body: Kernels, on_gpus: bool) -> _Use:
     """Returns what a scan's slices need.
 
     That is memory of their own; or a narrower copy of all of them where the body only ever casts them down: XLA does
-    that once, before the loop.
+    that once, before the loop, unless the casts cost nothing, as on GPUs.
     """
     if step.name != "scan":
         return Counter()
@@ -216,7 +236,8 @@ def _slices(step: Step, body: Kernels) -> _Use:
     use: _Use = Counter()
     for value in body.block.inputs[first:]:
         casts = {user.outputs[0].bytes for user in value.consumers if user.name == "convert_element_type"}
-        if casts and max(casts) < value.bytes and all(u.name == "convert_element_type" for u in value.consumers):
+        only_cast = casts and all(user.name == "convert_element_type" for user in value.consumers)
+        if only_cast and max(casts) < value.bytes and not on_gpus:
             use["temporaries"] += max(casts) * step.params["length"]
         elif value.consumers:
             use["temporaries"] += value.bytes
