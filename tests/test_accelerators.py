@@ -36,6 +36,18 @@ def test_a_decoder_trains_on_gpus(layout):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("keep", ["nothing", "products", "everything"])
+def test_memory_on_gpus_is_near_what_the_compiler_says(keep):
+    model = DecoderConfig(d_model=512, heads=8, d_kv=64, d_ff=2048, layers=4, vocab=8192, keep=keep)
+    step, args = step_and_shapes(model, clipped(by_name("adamw", 1e-3), 1.0), (16, 256))
+    program = mx.spmd(step, mx.Mesh("data:-1 model:1"), "batch:data", donate=0)
+    stats = program.compile(*args).memory_analysis()
+    compiled = stats.argument_size_in_bytes + stats.temp_size_in_bytes
+    compiled += stats.output_size_in_bytes - stats.alias_size_in_bytes
+    assert 0.9 < program.explain(*args).memory["peak"] / compiled < 1.25
+
+
+@pytest.mark.gpu
 def test_random_numbers_on_gpus_equal_jax_random():
     key, dims = jax.random.key(3), mx.dims(batch=7, length=5)
     got = mx.spmd(lambda: mx.random.randint(key, dims, 0, 1000), mx.Mesh("data:-1"), "batch:data")()

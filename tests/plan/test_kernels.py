@@ -160,6 +160,12 @@ def test_a_product_over_leading_dims_transposes_first():
     (kernel,) = explain(times, struct(inner, batch), struct(batch, hidden)).kernels.all()
     assert kernel.workspace == 0
 
+    many = mx.Dim("many", 3)
+    (kernel,) = explain(times, struct(many, batch, inner), struct(many, batch, hidden)).kernels.all()
+    assert kernel.workspace == 0  # many products at once, one after the other in memory
+    (kernel,) = explain(times, struct(batch, many, inner), struct(batch, many, hidden)).kernels.all()
+    assert kernel.workspace == 3 * 512
+
 
 def test_bytes_depend_on_the_dtype():
     report = explain(

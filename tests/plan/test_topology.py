@@ -164,6 +164,13 @@ def test_a_plan_that_fits():
     assert "tokens/s: 128 in a call" in text and "took: compiling 2.5 s" in text
 
 
+def test_a_plan_without_collectives():
+    x = mx.Tensor(jax.ShapeDtypeStruct((4,), np.float32), mx.dims(batch=4))
+    report = mx.spmd(lambda x: x + 1, mx.Mesh("data:2", abstract=True), "batch:data").explain(x)
+    one = Plan(report, KNOWN["h200"], CompilerMemory(8, 8, 0, 0, 100), "", [], 0, {})
+    assert "\nno collectives\n" in str(one)
+
+
 def test_a_plan_that_does_not_fit():
     assert not made(CompilerMemory(0, 0, 0, 9 * 10**9, 0)).fits
     assert "does NOT fit: 9 GB of the 8.59 GB" in str(made(CompilerMemory(0, 0, 0, 9 * 10**9, 0)))

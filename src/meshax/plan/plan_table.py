@@ -21,7 +21,8 @@ def as_text(plan: "Plan") -> str:
         console.print(_verdict(plan), markup=False, highlight=False, soft_wrap=True)
         console.print(_memory(plan))
         if plan.memory is not None:
-            console.print(_collectives(plan))
+            some = [*plan.report.collectives, *plan.collectives]
+            console.print(_collectives(plan) if some else "no collectives", highlight=False)
     lines = [*plan.differences, *_speed(plan)]
     return "\n".join([captured.get().rstrip(), *lines]) + "\n"
 
