@@ -122,8 +122,8 @@ def main():
             f"`python benchmarks/layouts.py --write`, jax {jax.__version__}, Python {platform.python_version()}, "
             f"8 virtual CPU processors on {os.cpu_count()} cores, mesh data:2 model:4.",
             "",
-            "The programs take turns, and the fastest of 16 steps of each counts. Where the automatic layout is one of the",
-            "usual ones, their difference is the noise. Predictions that differ by a few percent do not tell which is faster.",
+            "The programs take turns, and the fastest of 16 steps of each counts. Where the automatic layout is one of",
+            "the usual ones, their difference is the noise. Predictions that differ by a few percent tell nothing.",
             "",
         ]
         (HERE / "results" / "layouts.md").write_text("\n".join([*head, *lines]) + "\n")
