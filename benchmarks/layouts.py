@@ -21,6 +21,7 @@ import meshax as mx  # noqa: E402
 import transformer  # noqa: E402
 from meshax.bench.calibrate import fastest  # noqa: E402
 from meshax.plan.named_layouts import find_layout, sizes_of  # noqa: E402
+from meshax.plan.search import search  # noqa: E402
 from meshax.train.config import TrainConfig  # noqa: E402
 from meshax.train.fitting import step_and_shapes  # noqa: E402
 
@@ -103,7 +104,7 @@ def main():
     lines = ["| program | layout | step | of the fastest | bytes sent | predicted |", "|---|---|---|---|---|---|"]
     print("\n".join(lines))
     for name, (fn, shapes, donate, usual) in programs_of.items():
-        best = mx.auto_layout(fn, MESH, *shapes, hardware="cpu")[0]
+        best = search(fn, shapes, [MESH], hardware="cpu", donate=donate)[0]
         layouts = {f"automatic: `{best.layout}`": best.layout, **usual}
         programs = [mx.spmd(fn, MESH, layout, donate) for layout in layouts.values()]
         steps = [stepping(program, shapes) for program in programs]

@@ -2,14 +2,17 @@
 
 import math
 
+import jax
+import pytest
+
 from meshax.bench.calibrate import Calibration, Scale, as_text
-from meshax.plan.hardware import load
+from meshax.plan.hardware import Link, load
 
 TINY = Scale(products=((16, 8, 16), (8, 16, 8)), stream=256, messages=(8, 64, 512))
 
 
-def calibrated():
-    calibration = Calibration("cpu")
+def calibrated(processors=8):
+    calibration = Calibration(jax.devices("cpu")[:processors])
     calibration.scale = TINY
     return calibration, list(calibration.run())
 
@@ -17,7 +20,7 @@ def calibrated():
 def test_every_measurement_is_a_positive_number(tmp_path):
     calibration, measured = calibrated()
 
-    assert len(measured) == calibration.count == 2 * 2 + 2 + 3 + 1 + 3
+    assert len(measured) == calibration.count == 2 * 2 + 2 + 3 + 1 + 4
     assert measured == calibration.measured
     assert len({m.what for m in measured}) == len(measured)
     for m in measured:
@@ -29,7 +32,7 @@ def test_every_measurement_is_a_positive_number(tmp_path):
     numbers = [*hardware.flops.values(), hardware.memory, hardware.memory_bandwidth, hardware.overhead]
     assert all(math.isfinite(n) and n > 0 for n in [*numbers, hardware.inside.bandwidth])
     assert hardware.inside.latency >= 0 and hardware.inside.start >= 0
-    assert set(hardware.slowness) == {"all-gather", "reduce-scatter", "all-to-all", "permute"}
+    assert set(hardware.slowness) <= {"all-gather", "reduce-scatter", "all-to-all", "permute"}
     assert all(0 < n < math.inf for n in hardware.slowness.values())
     assert hardware.measured
 
@@ -40,3 +43,24 @@ def test_every_measurement_is_a_positive_number(tmp_path):
     text = as_text(measured, hardware)
     assert "start a small kernel" in text
     assert "a processor: bfloat16 " in text
+
+
+@pytest.mark.parametrize(("processors", "collectives"), [(1, 0), (2, 7), (3, 7), (6, 8)])
+def test_any_number_of_processors(processors, collectives, tmp_path):
+    calibration, measured = calibrated(processors)
+    hardware = calibration.hardware()
+
+    assert len(measured) == calibration.count == 2 * 2 + 2 + collectives
+    assert hardware.inside.start >= 0 and hardware.inside.latency >= 0 and hardware.inside.bandwidth > 0
+    path = tmp_path / "hardware.json"
+    path.write_text(hardware.to_json())
+    assert load(path) == hardware
+
+
+def test_what_cannot_be_told_from_an_all_reduce_is_as_fast():
+    calibration = Calibration(jax.devices("cpu")[:2])
+    calibration._link = Link(1e-6, 1e9, start=1e-5)
+    calibration._kind("permute", 1000, 1.2e-5 + 8e-6, hops=2)
+    calibration._kind("all-gather", 1000, 5e-6, hops=1)
+    calibration._kind("reduce-scatter", 1000, -1e-6, hops=1)
+    assert calibration.hardware().slowness == {"permute": pytest.approx(2.0)}

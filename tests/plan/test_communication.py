@@ -98,6 +98,33 @@ def test_gradients_are_summed_together_as_the_compiler_does(name, sums):
     assert len([c for c in compiled if c.kind == "all-reduce" and len(c.operands) > 1 and c.group == 2]) == sums
 
 
+def test_a_second_update_does_not_join_the_first():
+    def twice(w, *batch):
+        w, _ = decoder.sgd(w, *batch)
+        return decoder.sgd(w, *batch)
+
+    args = decoder.init(), *decoder.tokens()
+    found = mx.spmd(twice, mx.Mesh(MESH), "batch:data").explain(*args).collectives
+    gradients = [c for c in found if c.phase == "backward"]
+    count = parameters(args[0])
+    assert [c.joined for c in gradients] == [False, *[True] * (count - 1)] * 2
+
+
+def test_large_gradients_go_alone():
+    wide, deep = mx.dims(wide=4096, deep=2048)  # 32 MiB of float32
+    small = mx.Dim("small", 8)
+
+    def step(w, x):
+        a, b, c = (lambda w, name=name: mx.einsum(x, w[name], over=wide) for name in "abc")
+        grads = mx.grad(lambda w: mx.sum(a(w) * b(w) * c(w)))(w)
+        return jax.tree.map(lambda p, g: p - g, w, grads)
+
+    w = {name: mx.param(struct(wide, deep)) for name in "abc"}
+    report = mx.spmd(step, mx.Mesh("data:2", abstract=True), "small:data").explain(w, struct(small, wide))
+    sums = [c for c in report.collectives if c.shape == (4096, 2048)]
+    assert len(sums) == 3 and not any(c.joined for c in sums)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_collective_has_a_line_of_the_program_and_an_operation(name):
     program, args = made(name)

@@ -71,6 +71,16 @@ def test_a_description_survives_its_file(hardware, tmp_path):
     assert find(str(path)) == hardware
 
 
+def test_a_file_without_starts_and_paces_is_read(tmp_path):
+    data = json.loads(NODES.to_json())
+    for link in ("inside", "between"):
+        del data[link]["start"]
+    del data["slowness"]
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps(data))
+    assert load(path) == NODES
+
+
 def test_hardware_by_name():
     assert find("h200") is KNOWN["h200"]
     assert find("TPU v5p") is KNOWN["tpu-v5p"]
@@ -163,7 +173,40 @@ test_messages = pinned(
             lambda: load(written(with_changes(inside={"latency": 0.0, "bandwidth": 0}))),
             """
             'machine.json' does not describe hardware.
-              rule: speeds and sizes are positive.
+              rule: speeds and sizes are positive, delays not negative.
+            """,
+        ),
+        "a link that is there before it starts": (
+            mx.ArgumentError,
+            lambda: load(written(with_changes(inside={"latency": 0.0, "bandwidth": 1e9, "start": -1.0}))),
+            """
+            'machine.json' does not describe hardware.
+              rule: speeds and sizes are positive, delays not negative.
+            """,
+        ),
+        "no products": (
+            mx.ArgumentError,
+            lambda: load(written(with_changes(flops=None))),
+            """
+            'machine.json' does not describe hardware.
+              values: AttributeError: 'NoneType' object has no attribute 'values'
+              fix: write one with: meshax bench calibrate --out FILE.
+            """,
+        ),
+        "a pace that is no number": (
+            mx.ArgumentError,
+            lambda: load(written(with_changes(slowness={"permute": float("nan")}))),
+            """
+            'machine.json' does not describe hardware.
+              rule: speeds and sizes are positive, delays not negative.
+            """,
+        ),
+        "the pace of no collective": (
+            mx.ArgumentError,
+            lambda: load(written(with_changes(slowness={"all_gather": 2.0}))),
+            """
+            'machine.json' has the slowness of 'all_gather', which is no collective.
+              fix: did you mean "all-gather"?
             """,
         ),
         "a speed of nothing": (
@@ -171,7 +214,7 @@ test_messages = pinned(
             lambda: load(written(with_changes(memory_bandwidth=0))),
             """
             'machine.json' does not describe hardware.
-              rule: speeds and sizes are positive.
+              rule: speeds and sizes are positive, delays not negative.
             """,
         ),
     }

@@ -200,3 +200,21 @@ def test_on_gpus_what_is_computed_again_is_not_stored(heads, batch, length, comp
 
     assert 0.9 < found.peak / (compiled * 1e6) < 1.25
     assert found.peak < report.memory["peak"]
+
+
+def test_on_gpus_what_a_product_reads_and_what_is_returned_is_stored():
+    def attend(x, v):
+        return mx.einsum(mx.exp(x), v, over=small), mx.tanh(x)
+
+    report = mx.spmd(attend, mx.Mesh("data:1", abstract=True), "").explain(STREAM, LAYER)
+    found = memory_of(report.kernels, [None, None], [False, False], on_gpus=True)
+    assert found.classes["temporaries"] == round(GAPS * ACTIVATION)
+    assert found.classes["results"] == 2 * ACTIVATION
+
+
+def test_a_mesh_of_gpus_is_estimated_as_one(monkeypatch):
+    fn, args, donate = transformer.training_step(SIZES["small"])
+    program = mx.spmd(fn, mx.Mesh("data:1 model:1", abstract=True), "", donate)
+    usual = program.explain(*args).memory["peak"]
+    monkeypatch.setattr(mx.Mesh, "platform", "gpu")
+    assert program.explain(*args).memory["peak"] < usual

@@ -1,5 +1,7 @@
 """Choosing a layout: the priced trace is near the real ones, and the choice is at least as good as the usual ones."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -8,10 +10,10 @@ import decoder
 import meshax as mx
 import transformer
 from meshax.plan.graph import Graph
-from meshax.plan.hardware import KNOWN
+from meshax.plan.hardware import KNOWN, Link
 from meshax.plan.named_layouts import NAMES, find_layout, sizes_of
 from meshax.plan.screen import Screen
-from meshax.plan.search import search
+from meshax.plan.search import Candidate, _rank, search
 from meshax.plan.targets import load_target
 from meshax.train.preset_steps import target_of
 from messages import pinned
@@ -192,6 +194,41 @@ def test_the_screen_knows_the_arguments_and_the_sums_that_are_returned():
     assert "batch:data saves 256 bytes and costs 56 us" in whys['Layout("batch:data")']
     graph = Graph(mlp, mlp_args())
     assert [graph.of(v) for v in graph.block.inputs][:2] == [("pixels", "hidden"), ("hidden", "classes")]
+
+
+def test_a_pending_sum_that_is_summed_on_is_still_pending_for_others():
+    rows, cols, inner = mx.dims(rows=16, cols=24, inner=32)
+
+    def fn(x, y):
+        z = mx.einsum(x, y, over=inner)
+        return mx.tanh(z), mx.sum(z, rows)
+
+    args = described(rows, inner), described(inner, cols)
+    graph, mesh = Graph(fn, args), mx.Mesh("data:4", abstract=True)
+    masks = {name: np.array([int(name == "inner")]) for name in graph.sizes}
+    screen = Screen(graph, mesh.axes, KNOWN["cpu"], masks)
+    report = mx.spmd(fn, mesh, "inner:data").explain(*args)
+    assert screen.wire[0] == pytest.approx(report.wire_bytes, rel=0.1)
+
+
+def test_the_screen_starts_the_sums_of_gradients_once():
+    graph = Graph(mlp, mlp_args())
+    masks = {name: np.array([int(name == "batch")]) for name in graph.sizes}
+    slow = replace(KNOWN["cpu"], inside=Link(0.0, 1e12, start=1.0))
+    screen = Screen(graph, {"data": 8}, slow, masks)
+    report = mx.spmd(mlp, mx.Mesh("data:8", abstract=True), "batch:data").explain(*mlp_args())
+    assert round(report.time(slow).communication) == 2  # the loss, and both gradients
+    assert round(screen.communication[0]) == 2
+
+
+def test_layouts_that_are_equal_in_three_digits_are_ranked_by_their_rules():
+    def candidate(rules, seconds, memory):
+        return Candidate(mx.Layout(rules), mx.Mesh("data:2", abstract=True), seconds, memory, 0, "", None)
+
+    longer = candidate("batch:data hidden:data", 1.0, 1_000_000)
+    shorter = candidate("batch:data", 1.001, 1_000_500)
+    smaller = candidate("classes:data pixels:data", 1.002, 900_000)
+    assert sorted([longer, shorter, smaller], key=_rank) == [smaller, shorter, longer]
 
 
 def test_what_has_no_dims_has_one_layout():

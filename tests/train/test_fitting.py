@@ -36,9 +36,17 @@ def test_more_kept_needs_more(needs):
 
 @pytest.mark.parametrize("keep", ["nothing", "products", "everything"])
 def test_the_most_that_fits_is_kept(needs, keep):
-    model, line = fitted(replace(CONFIG, memory=str(needs[keep])), *CONFIG.placed())
+    spare = 1.0 if keep == "nothing" else 1.12  # what is kept by choice leaves a tenth of the memory free
+    model, line = fitted(replace(CONFIG, memory=str(needs[keep] * spare)), *CONFIG.placed())
     assert needs[model.keep] == needs[keep]
     assert line.startswith(f"the backward pass keeps {model.keep}: ") and line.endswith(" predicted")
+
+
+def test_what_would_just_fit_is_not_kept_by_choice(needs):
+    model, _ = fitted(replace(CONFIG, memory=str(needs["everything"] * 1.05)), *CONFIG.placed())
+    assert needs[model.keep] < needs["everything"]
+    asked = fitted(replace(CONFIG, keep="everything", memory=str(needs["everything"])), *CONFIG.placed())
+    assert asked[0].keep == "everything"
 
 
 def test_by_default_the_limit_is_the_devices(needs):

@@ -19,13 +19,12 @@ from ..mesh import Mesh
 from ..ops import einsum, flip, scan, shift, sum, tanh
 from ..plan.hardware import Hardware, Link
 from ..plan.table import show_bytes, show_count, show_seconds
-from ..program import Program, put, spmd
+from ..program import put, spmd
 from ..tensor import Tensor
 
 _AXIS, _EACH = "processors", "each"  # the mesh axis, and the dim that gives each processor a problem of its own
 _PART = "part"  # a dim whose slices are gathered and scattered
 _LAYOUT = f"{_EACH}:{_AXIS} {_PART}:{_AXIS}"
-_LEAST = 0.1  # of a collective's bytes against an all-reduce's: less is noise
 _PAIRS = "pairs"  # the mesh axis along which pairs of processors work at once
 _INSTANT = 1e-9  # seconds: no difference of measured times is less
 _REPEATS = 5
@@ -62,9 +61,9 @@ class Measurement:
 class Calibration:
     """The microbenchmarks of one machine. Iterate over `run`, then ask for the `hardware`."""
 
-    def __init__(self, platform: str | None = None):
-        """Takes all devices of a platform."""
-        devices = jax.devices(platform) if platform else jax.devices()
+    def __init__(self, devices: Sequence[Any] | None = None):
+        """Takes some devices, or all that JAX has."""
+        devices = jax.devices() if devices is None else devices
         self.mesh = Mesh(f"{_AXIS}:{len(devices)}", devices)
         self.scale = _SCALES.get(self.mesh.platform, _SCALES["gpu"])
         self.turns = Dim("turns", 4 if self.mesh.platform == "cpu" else 20)
@@ -78,7 +77,7 @@ class Calibration:
     @property
     def count(self) -> int:
         """How many microbenchmarks there are."""
-        collectives = len(self.scale.messages) + self._has_pairs + 3 if self.mesh.size > 1 else 0
+        collectives = len(self.scale.messages) + self._has_pairs + 4 if self.mesh.size > 1 else 0
         return 2 * len(self.scale.products) + 2 + collectives
 
     @property
@@ -122,9 +121,6 @@ class Calibration:
         numbers = np.linspace(-1, 1, int(np.prod([d.size for d in dims]))).reshape([d.size for d in dims])
         return put(Tensor(numbers.astype(dtype), dims), mesh, _LAYOUT)
 
-    def _program(self, fn: Callable[..., Any]) -> Program:
-        return spmd(fn, self.mesh, _LAYOUT)
-
     def _product(self, dtype: Any, rows: int, inner: int, columns: int) -> Measurement:
         """Times products in a loop, there and back: one alone would be lost in the time it takes to call it."""
         a, b = self._array(dtype, rows=rows, inner=inner), self._array(dtype, inner=inner, columns=columns)
@@ -136,7 +132,7 @@ class Calibration:
 
             return scan(body, a, over=self.turns)[0]
 
-        seconds = fastest(self._program(there_and_back), a, b) / (2 * self.turns.size)
+        seconds = fastest(spmd(there_and_back, self.mesh, _LAYOUT), a, b) / (2 * self.turns.size)
         rate = 2.0 * rows * inner * columns / seconds
         name = str(jnp.dtype(dtype))
         self._products.setdefault(name, []).append(rate)
@@ -148,7 +144,7 @@ class Calibration:
         def again(x: Tensor) -> Tensor:
             return scan(lambda x, _: (x * 0.5 + 0.5, None), x, over=self.turns)[0]
 
-        seconds = fastest(self._program(again), x) / self.turns.size
+        seconds = fastest(spmd(again, self.mesh, _LAYOUT), x) / self.turns.size
         self._bandwidth = 2 * 4 * self.scale.stream / seconds
         return Measurement(f"read and write {self.scale.stream} numbers", seconds, self._bandwidth, "bytes/s")
 
@@ -161,16 +157,19 @@ class Calibration:
 
             return scan(body, x, over=turns)[0]
 
-        seconds = fastest(self._program(chain), x)
+        seconds = fastest(spmd(chain, self.mesh, _LAYOUT), x)
         self._overhead = seconds / turns.size / 2
         return Measurement("start a small kernel", self._overhead, 1 / self._overhead, "kernels/s")
 
     def _collectives(self) -> Iterator[Measurement]:
-        measured = {size: self._all_reduce(size, self.mesh) for size in self.scale.messages}
-        yield from measured.values()
-        small, large = min(measured), max(measured)
-        n, quick, slow = self.mesh.size, measured[small].seconds, measured[large].seconds
-        bandwidth = _sent(large - small, n) / max(slow - quick, _INSTANT)
+        measured: dict[int, float] = {}
+        for size in self.scale.messages:
+            yield (one := self._all_reduce(size, self.mesh))
+            measured[size] = one.seconds
+        (small, quick), *_, (large, slow) = measured.items()
+        n = self.mesh.size
+        numbers, seconds = (large - small, slow - quick) if slow > quick else (large, slow)
+        bandwidth = _sent(numbers, n) / seconds
         hops, arriving, starting = 2 * (n - 1), max(quick - _sent(small, n) / bandwidth, 0.0), 0.0
         if self._has_pairs:
             pairs = Mesh(f"{_PAIRS}:{n // 2} {_AXIS}:2", self.mesh.jax_mesh.devices.flatten())
@@ -189,8 +188,8 @@ class Calibration:
     def _other_kinds(self, size: int) -> Iterator[Measurement]:
         """Times the other collectives, for what their bytes cost beside those of an all-reduce."""
         n = self.mesh.size
-        x = self._array(np.float32, whole=size)
-        slices = _vector(_PART, size, self.mesh)
+        x, slices = self._array(np.float32, whole=size), _vector(_PART, size, self.mesh)
+        square = self._square(size)
 
         def gather(_: Tensor, mine: Tensor) -> Tensor:
             return flip(mine.rename(part="whole"), "whole").rename(whole=_PART)  # unflipped, it could be left out
@@ -198,20 +197,32 @@ class Calibration:
         def gather_and_scatter(x: Tensor, mine: Tensor) -> Tensor:
             return sum(x * mine.rename(part="whole"), _EACH).rename(whole=_PART)
 
+        def there_and_back(_: Tensor, x: Tensor) -> Tensor:
+            return (x.rename(part="whole", whole=_PART) * 0.5).rename(part="whole", whole=_PART)
+
         gathering = _turn(gather, self.mesh, x, slices)
-        scattering = _turn(gather_and_scatter, self.mesh, x, slices) - gathering
-        passing = _turn(lambda _, x: shift(x, _EACH, 1, wrap=True), self.mesh, x, x)
-        share = 4.0 * size * (n - 1) / n
-        for kind, seconds, sent, hops in (
-            ("all-gather", gathering, share, n - 1),
-            ("reduce-scatter", scattering, share, n - 1),
-            ("permute", passing, 4.0 * size, 1),
-        ):
-            seconds = max(seconds, _INSTANT)
-            sending = seconds - self._link.start - hops * self._link.latency
-            self._slowness[kind] = max(sending * self._link.bandwidth / sent, _LEAST)
-            yield Measurement(f"{kind} {size} numbers over {n}", seconds, sent / seconds, "bytes/s")
-        self._slowness["all-to-all"] = self._slowness["reduce-scatter"]  # sends as much, to as many
+        yield self._kind("all-gather", size, gathering, n - 1)
+        yield self._kind("reduce-scatter", size, _turn(gather_and_scatter, self.mesh, x, slices) - gathering, n - 1)
+        moving = _turn(there_and_back, self.mesh, x, square) / 2
+        yield self._kind("all-to-all", square.dims[0].size ** 2 // n, moving, n - 1)
+        yield self._kind("permute", size, _turn(lambda _, x: shift(x, _EACH, 1, wrap=True), self.mesh, x, x), 1)
+
+    def _kind(self, kind: str, size: int, seconds: float, hops: int) -> Measurement:
+        """Notes the slowness of a kind; one that no time can be told of is taken to be as fast as an all-reduce."""
+        n = self.mesh.size
+        sent = 4.0 * size * (1 if kind == "permute" else (n - 1) / n)
+        sending = seconds - self._link.start - hops * self._link.latency
+        if sending > 0:
+            self._slowness[kind] = sending * self._link.bandwidth / sent
+        seconds = max(seconds, _INSTANT)
+        return Measurement(f"{kind} {size} numbers over {n}", seconds, sent / seconds, "bytes/s")
+
+    def _square(self, size: int) -> Tensor:
+        """Returns a matrix of about so many numbers on each processor, split by rows."""
+        n = self.mesh.size
+        side = max(int((size * n) ** 0.5) // n, 1) * n
+        numbers = np.linspace(-1, 1, side * side, dtype=np.float32).reshape(side, side)
+        return put(Tensor(numbers, (Dim(_PART, side), Dim("whole", side))), self.mesh, _LAYOUT)
 
 
 def _vector(name: str, size: int, mesh: Mesh) -> Tensor:

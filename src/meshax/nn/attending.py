@@ -95,7 +95,7 @@ def attend(
     seen = visible.mask(arange(q.dim(_QUERIES)), arange(k.dim(_MEMORY)), _as_memory(visible.memory_segments))
     scores = scores if seen is None else where(seen, scores, _HIDDEN)
     weights = softmax(scores, over=_MEMORY).astype(v.dtype)
-    return einsum(dropout(weights, key), v, out=q.dims)
+    return transpose(einsum(dropout(weights, key), v, over=_MEMORY), q.dims)
 
 
 def _match(q: Tensor, k: Tensor, d_kv: str) -> Tensor:
@@ -240,7 +240,7 @@ def _ring(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, parts
         weights = exp(scores - now)
         kept = exp(highest - now)
         total = total * kept + sum_(weights, keys)
-        mixed = einsum(weights.astype(v.dtype), v, out=asking.dims).astype(jnp.float32)
+        mixed = einsum(weights.astype(v.dtype), v, over=keys).astype(jnp.float32)
         mean = mean * kept + mixed
         onward = [None if x is None else shift(x, _QUERIES, 1, wrap=True) for x in (k, v, there, there_segments)]
         return (transpose(now, statistics), transpose(total, statistics), transpose(mean, asking.dims), *onward), None

@@ -21,6 +21,7 @@ _KINDS = {
     "ppermute": "permute",
 }
 KINDS = tuple(dict.fromkeys(_KINDS.values()))
+JOINED = 30 * 2**20  # bytes: XLA joins all-reduces up to this size
 
 
 @dataclass(frozen=True)
@@ -50,16 +51,20 @@ class Collective:
 def collectives_of(block: Block, axis_sizes: Mapping[str, int]) -> list[Collective]:
     """Returns the collectives of a program, those among single processors left out.
 
-    XLA sums the gradients of all parameters together: they wait until the update needs them, and then none needs
-    another.
+    Gradients that wait until the update needs them do not need each other: XLA sums them together, up to a size.
     """
-    found, together = [], set()
+    found: list[Collective] = []
+    together: dict[tuple[Any, ...], int] = {}  # the bytes that are on their way
     for step in block.all_steps():
+        if step.phase == "backward":
+            together.clear()  # these are of another update
         for record in _records(step, axis_sizes):
-            key = (record.axes, record.dtype)
-            waited = record.kind == "all-reduce" and step.phase == "update" and record.phase == "backward"
-            found.append(replace(record, joined=waited and key in together))
-            together |= {key} if waited else set()
+            if record.kind == "all-reduce" and step.phase == "update" and record.phase == "backward":
+                key = (record.axes, record.dtype)
+                size = together.get(key, JOINED) + record.bytes
+                together[key] = size if size <= JOINED else record.bytes
+                record = replace(record, joined=size <= JOINED)
+            found.append(record)
     return found
 
 
@@ -143,7 +148,7 @@ def wire_bytes(kind: str, size: int, processors: int) -> int:
 
 
 def merged(records: Iterable[Collective]) -> list[tuple[Collective, int]]:
-    """Joins records that differ only in how often they run."""
+    """Joins records of the same collective of a line: they differ in how often they run."""
     counts: dict[tuple[Any, ...], list[Any]] = {}
     for c in records:
         key = (c.kind, c.axes, c.shape, c.dtype, c.phase, c.op, c.line)

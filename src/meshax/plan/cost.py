@@ -2,8 +2,9 @@
 
 Each kernel takes the longer of its matrix product (FLOPs over the reachable peak) and its memory traffic (bytes over
 the reachable bandwidth), and the time to start it. Each collective takes the time to start it, its hops' latency and
-the bytes one processor sends over the link's bandwidth. All of it is added up: we assume that nothing overlaps, which
-errs on the slow side where a compiler hides communication behind computation.
+the bytes one processor sends over the link's bandwidth, at the pace of its kind; what compilers join to another only
+adds its bytes. All of it is added up: we assume that nothing overlaps, which errs on the slow side where a compiler
+hides communication behind computation.
 """
 
 import math

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError, did_you_mean
+from .communication import KINDS
 
 _GB, _TERA, _MICRO = 1e9, 1e12, 1e-6
 
@@ -122,7 +123,7 @@ KNOWN: dict[str, Hardware] = {
             5.8e9,
             Link(8 * _MICRO, 2.2e9, 40 * _MICRO),
             overhead=2 * _MICRO,
-            slowness={"all-gather": 0.9, "reduce-scatter": 1.9, "all-to-all": 1.9, "permute": 1.2},
+            slowness={"all-gather": 0.9, "reduce-scatter": 1.7, "all-to-all": 4.6, "permute": 1.1},
         ),
     )
 }
@@ -170,16 +171,25 @@ def load(path: str | Path) -> Hardware:
         data = json.loads(Path(path).read_text())
         between = Link(**data["between"]) if data.get("between") else None
         made = Hardware(**{**data, "inside": Link(**data["inside"]), "between": between})
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        links = [link for link in (made.inside, made.between) if link is not None]
+        speeds = [made.memory, made.memory_bandwidth, *made.flops.values(), *made.slowness.values()]
+        is_possible = all(n > 0 for n in (*speeds, *(link.bandwidth for link in links)))
+        is_possible = is_possible and all(n >= 0 for link in links for n in (link.latency, link.start))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArgumentError(
             f"{str(path)!r} does not describe hardware.",
             values=f"{type(error).__name__}: {error}",
             fix="write one with: meshax bench calibrate --out FILE.",
         ) from error
-    links = [link.bandwidth for link in (made.inside, made.between) if link is not None]
-    speeds = (*links, *made.flops.values(), *made.slowness.values())
-    if not made.flops or min(made.memory, made.memory_bandwidth, *speeds) <= 0:
-        raise ArgumentError(f"{str(path)!r} does not describe hardware.", rule="speeds and sizes are positive.")
+    if not made.flops or not is_possible:
+        raise ArgumentError(
+            f"{str(path)!r} does not describe hardware.", rule="speeds and sizes are positive, delays not negative."
+        )
+    if unknown := [kind for kind in made.slowness if kind not in KINDS]:
+        raise ArgumentError(
+            f"{str(path)!r} has the slowness of {unknown[0]!r}, which is no collective.",
+            fix=did_you_mean(unknown[0], KINDS),
+        )
     return made
 
 

@@ -60,6 +60,11 @@ class Kernel:
         return not _is_whole(self.step) and self.step.name not in _REDUCTIONS
 
     @property
+    def is_fusible(self) -> bool:
+        """Whether it may compute its operands on the way."""
+        return not _is_whole(self.step)
+
+    @property
     def is_in_place(self) -> bool:
         """Whether its result may take the place of an operand that is not needed any more."""
         return not _is_whole(self.step) or self.step.name.startswith("psum")
@@ -68,15 +73,16 @@ class Kernel:
     def workspace(self) -> int:
         """The bytes it needs while it runs: a matrix product that sums over leading dimensions transposes first.
 
-        One of many products at once need not, where what counts them leads.
+        Many products at once need not, if their batch dimensions lead and those they sum over lie together.
         """
         if self.step.name != "dot_general":
             return 0
         (left, _), (left_batch, _) = self.step.params["dimension_numbers"]
         operand = self.step.inputs[0]
         trailing = set(range(len(operand.shape) - len(left), len(operand.shape)))
-        leading = left_batch and set(left_batch) == set(range(len(left_batch)))
-        return 0 if set(left) == trailing or leading else operand.bytes
+        batched = bool(left_batch) and set(left_batch) == set(range(len(left_batch)))
+        together = max(left, default=0) - min(left, default=0) == len(left) - 1
+        return 0 if set(left) == trailing or (batched and together) else operand.bytes
 
     @cached_property
     def bytes(self) -> int:

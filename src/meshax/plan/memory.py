@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ..ops.gradients import GRADIENT
-from .communication import axes_of, is_collective
+from .communication import JOINED, axes_of, is_collective
 from .kernels import DEAR, Kernel, Kernels
 from .walk import Step, Value
 
 CLASSES = ("parameters", "optimizer", "gradients", "activations", "temporaries")
 _Use = Counter[str]
-_COMBINED = 30 * 2**20  # bytes: XLA joins all-reduces up to this size
 _GAPS = 1.07  # values of many sizes do not pack without gaps
 
 
@@ -99,14 +98,17 @@ class _Liveness:
             self._compute_again()
 
     def _compute_again(self) -> None:
-        """Takes out what GPUs compute wherever it is used: what is dear elsewhere, and casts of parameters.
+        """Takes out what GPUs compute wherever it is used: what is dear elsewhere, and casts of what a block is given.
 
-        What it is computed from is needed as long.
+        What it is computed from is needed as long. What is returned is stored, and so is what a product reads.
         """
-        inputs = set(self.kernels.block.inputs)
+        block, root = self.kernels.block, self.kernels.root
+        inputs = set(block.inputs)
+        needed = {root(value) for value in block.outputs}
+        needed |= {root(v) for kernel in self.kernels.own if not kernel.is_fusible for v in kernel.step.inputs}
         for kernel in reversed(self.kernels.own):
             cast = kernel.step.name == "convert_element_type" and inputs.issuperset(kernel.reads)
-            if cast or kernel.step.name in DEAR:
+            if cast or (kernel.step.name in DEAR and needed.isdisjoint(kernel.writes)):
                 self.owned.update(kernel.writes)
                 last = max(self.last.get(value, -1) for value in kernel.writes)
                 self.last.update((value, max(self.last.get(value, -1), last)) for value in kernel.reads)
@@ -152,7 +154,7 @@ class _Liveness:
                 continue
             axes, size = axes_of(kernel.step), sum(v.bytes for v in kernel.writes)
             position, so_far = first.get(axes, (-1, 0))
-            if self._ready(kernel) >= position or so_far + size > _COMBINED:
+            if self._ready(kernel) >= position or so_far + size > JOINED:
                 position, so_far = kernel.position, 0
             first[axes] = position, so_far + size
             starts[kernel] = position

@@ -92,22 +92,24 @@ class Screen:
             spent = np.maximum(spent, kernel.flops * self._share(together) / reachable)
         return (spent + hardware.overhead) * times
 
-    def _charge(self, kind: float, mask: Array, size: Array, times: int, joins: bool = False) -> None:
-        """Adds collectives: `kind` is 2 for an all-reduce, 1 for a reduce-scatter, a gather (of its result).
+    def _charge(self, kind: str, mask: Array, size: Array, times: int, joins: bool = False) -> None:
+        """Adds collectives of so many bytes (a gather's are its result's).
 
         Those that join others over the same axes only add their bytes.
         """
         if not self._charging:
             return
         n = self.processors[mask]
-        wire = np.where(mask > 0, kind * (n - 1) / n * size, 0.0)
+        rounds = 2 if kind == "all-reduce" else 1
+        wire = np.where(mask > 0, rounds * (n - 1) / n * size, 0.0)
         self.wire += wire * times
-        waiting = self.start[mask] + kind * self.hops[mask] * self.latency[mask]
+        waiting = self.start[mask] + rounds * self.hops[mask] * self.latency[mask]
         if joins:
             every = np.arange(self.count)
             waiting = np.where(self._joined[mask, every], 0.0, waiting)
             self._joined[mask, every] = True
-        self.communication += (waiting + wire / self.bandwidth[mask]) * times
+        sending = wire * self.hardware.slowness.get(kind, 1.0) / self.bandwidth[mask]
+        self.communication += (waiting + sending) * times
 
     def _communicate(self, block: Block, pending: dict[Value, Array]) -> None:
         for step in block.steps:
@@ -133,26 +135,28 @@ class Screen:
     def _settle(self, value: Value, pending: dict[Value, Array], times: int, phase: str = "") -> None:
         mask = pending.pop(value, None)
         if mask is not None:
-            self._charge(2, mask, self._bytes(value), times, joins=phase == "update")
+            self._charge("all-reduce", mask, self._bytes(value), times, joins=phase == "update")
 
     def _compute(self, step: Step, pending: dict[Value, Array]) -> None:
         mask = self._mask(list(summed_names(step, self.graph)))
         if step.name == "reduce_sum":  # of a pending sum: as pending
-            mask = mask | pending.pop(step.inputs[0], 0)
-        for value in step.inputs:
-            self._settle(value, pending, step.times, step.phase)
+            mask = mask | pending.get(step.inputs[0], 0)
+        else:
+            for value in step.inputs:
+                self._settle(value, pending, step.times, step.phase)
         if mask.any():
             pending[step.outputs[0]] = mask
         if step.name in _EXTREMA:
             lost = self._named(step.inputs[0]) - self._named(step.outputs[0])
-            self._charge(2, self._mask(sorted(lost)), self._bytes(step.outputs[0]), step.times)
+            self._charge("all-reduce", self._mask(sorted(lost)), self._bytes(step.outputs[0]), step.times)
 
     def _add(self, step: Step, pending: dict[Value, Array]) -> None:
         nothing = np.zeros(self.count, int)
         masks = [pending.get(v, nothing) for v in step.inputs]
         same = np.logical_and.reduce([m == masks[0] for m in masks])
         for value, mask in zip(step.inputs, masks, strict=True):
-            self._charge(2, np.where(same, 0, mask), self._bytes(value), step.times, joins=step.phase == "update")
+            differing, joins = np.where(same, 0, mask), step.phase == "update"
+            self._charge("all-reduce", differing, self._bytes(value), step.times, joins)
         if (kept := np.where(same, masks[0], 0)).any():
             pending[step.outputs[0]] = kept
 
@@ -164,9 +168,9 @@ class Screen:
                 continue
             before, after = self._mask([old]), self._mask([new])
             scattered = mask & after & ~before
-            self._charge(1, scattered, self._bytes(value), step.times)
+            self._charge("reduce-scatter", scattered, self._bytes(value), step.times)
             mask = mask & ~scattered
-            self._charge(1, before & ~after, self._bytes(out), step.times)
+            self._charge("all-gather", before & ~after, self._bytes(out), step.times)
         if mask.any():
             pending[out] = mask
 
@@ -180,7 +184,7 @@ class Screen:
         consts, carry = step.params["num_consts"], step.params["num_carry"]
         for value in step.inputs[consts + carry :]:  # a loop over a split dim gathers what it loops over
             name = next(iter(self.graph.of(value)), None)
-            self._charge(1, self._mask([name] if name else []), self._bytes(value), step.times)
+            self._charge("all-gather", self._mask([name] if name else []), self._bytes(value), step.times)
         body = step.blocks[0]
         inside: dict[Value, Array] = {}
         charging, self._charging = self._charging, False

@@ -21,6 +21,7 @@ from ..tensor import Tensor
 from .config import AUTO, TrainConfig
 from .step import init_state, make_train_step
 
+_MARGIN = 0.9  # of the memory, for what is kept by choice: estimates are up to a tenth too low
 BATCH = ("tokens", "targets", "weights", "segments", "positions")
 
 
@@ -63,7 +64,8 @@ def memory_of(mesh: Mesh, given: str) -> float:
 def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[DecoderConfig, str]:
     """Returns the model of a run, with what its backward pass keeps, and a line about it.
 
-    `--keep auto` keeps the most that is predicted to fit. Where a limit is given, a step that does not fit raises.
+    `--keep auto` keeps the most that is predicted to fit, with a tenth of the memory to spare. Where a limit is given,
+    a step that does not fit raises.
     """
     model = config.model()
     if config.keep != AUTO and not config.memory:
@@ -78,9 +80,10 @@ def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[DecoderConf
         return explain(spmd(step, mesh, layout, donate=0), *args)
 
     needs = 0
-    for keep in reversed(KEEP) if config.keep == AUTO else [model.keep]:
+    *more, least = reversed(KEEP) if config.keep == AUTO else [model.keep]
+    for keep in (*more, least):
         needs = predicted(keep).memory["peak"]
-        if needs <= limit:
+        if needs <= (limit if keep == least else limit * _MARGIN):
             line = f"the backward pass keeps {keep}: {show_bytes(needs)} of {show_bytes(limit)} predicted"
             return replace(model, keep=keep), line
     raise TrainingError(
