@@ -127,3 +127,23 @@ def test_split_positions_are_a_ring(form, mesh):
 def test_a_number_of_heads_that_does_not_divide():
     with pytest.raises(mx.ArgumentError, match="3 heads of keys and values do not serve 4 heads of queries"):
         nn.Attention.init(KEY, d_model, heads, d_kv, kv_heads=3)
+
+
+@pytest.mark.parametrize(
+    ("what", "call"),
+    [
+        ("keys", lambda layer, x, extra: layer(x, inputs(batch, extra, memory, d_model))),
+        ("segments", lambda layer, x, extra: layer(x, segments=mx.zeros((batch, extra, positions), jnp.int32))),
+    ],
+)
+def test_what_the_queries_lack_is_not_summed_away(what, call):
+    layer, extra = nn.Attention.init(KEY, d_model, heads, d_kv), mx.Dim("documents", 3)
+    with pytest.raises(mx.ShapeError) as error:
+        call(layer, inputs(batch, positions, d_model), extra)
+    first, values, rule, fix = str(error.value).split("\n")
+    assert first == f"the {what} of attention have the dim 'documents', which the queries lack."
+    assert values.startswith(f"  values: queries [batch:4, positions:16, heads:4, d_kv:6], {what} [batch:4, documents:3")
+        f"  values: queries [batch:4, positions:16, heads:4, d_kv:6], {what} [batch:4, documents:3,"
+    )
+    assert rule == "  rule: the result has the dims of the queries."
+    assert fix == "  fix: give the queries the dim (mx.broadcast), or join it to 'memory' (mx.reshape)."

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from ..compat import typed_outputs
-from ..dims import Dim
+from ..dims import Dim, show
+from ..errors import ShapeError
 from ..layout import canonical, current
 from ..ops import arange, broadcast, einsum, exp, full, maximum, reshape, scan, shift, softmax, transpose, where, zeros
 from ..ops import local as local_
@@ -77,6 +78,7 @@ def attend(
         dropout: of the weights.
         key: for dropout.
     """
+    _check_dims(q, {"keys": k, "values": v, "segments": visible.segments, "memory segments": visible.memory_segments})
     q = q * (q.dim(d_kv).size ** -0.5)
     drops = key is not None and dropout.rate > 0
     if length == _QUERIES:
@@ -96,6 +98,19 @@ def attend(
     scores = scores if seen is None else where(seen, scores, _HIDDEN)
     weights = softmax(scores, over=_MEMORY).astype(v.dtype)
     return transpose(einsum(dropout(weights, key), v, over=_MEMORY), q.dims)
+
+
+def _check_dims(q: Tensor, others: dict[str, Tensor | None]) -> None:
+    known = {*(d.name for d in q.dims), _MEMORY}
+    for what, x in others.items():
+        extra = [d.name for d in x.dims if d.name not in known] if x is not None else []
+        if x is not None and extra:
+            raise ShapeError(
+                f"the {what} of attention have the dim {extra[0]!r}, which the queries lack.",
+                values=f"queries {show(q.dims)}, {what} {show(x.dims)}",
+                rule="the result has the dims of the queries.",
+                fix=f"give the queries the dim (mx.broadcast), or join it to {_MEMORY!r} (mx.reshape).",
+            )
 
 
 def _match(q: Tensor, k: Tensor, d_kv: str) -> Tensor:
