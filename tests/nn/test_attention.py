@@ -142,8 +142,6 @@ def test_what_the_queries_lack_is_not_summed_away(what, call):
         call(layer, inputs(batch, positions, d_model), extra)
     first, values, rule, fix = str(error.value).split("\n")
     assert first == f"the {what} of attention have the dim 'documents', which the queries lack."
-    assert values.startswith(f"  values: queries [batch:4, positions:16, heads:4, d_kv:6], {what} [batch:4, documents:3")
-        f"  values: queries [batch:4, positions:16, heads:4, d_kv:6], {what} [batch:4, documents:3,"
-    )
+    assert values.startswith(f"  values: queries [batch:4, positions:16, heads:4, d_kv:6], {what} [batch:4, documents")
     assert rule == "  rule: the result has the dims of the queries."
     assert fix == "  fix: give the queries the dim (mx.broadcast), or join it to 'memory' (mx.reshape)."
