@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 from meshax.cli import main
+from plan.test_html import data_in
 
 TINY = str(Path(__file__).parents[2] / "examples" / "transformer.py") + ":tiny"
 MESH = ["--mesh", "data:2 model:4"]
@@ -34,3 +35,20 @@ def test_a_page(tmp_path, capsys):
     assert main(["explain", TINY, *MESH, "--html", str(tmp_path / "page.html")]) == 0
     assert "</html>" in (tmp_path / "page.html").read_text()
     assert "no communication" in capsys.readouterr().out
+
+
+def test_the_page_opens_on_the_hardware_that_was_asked_for(tmp_path, monkeypatch):
+    page = tmp_path / "page.html"
+    assert main(["explain", TINY, *MESH, "--hardware", "h100", "--html", str(page)]) == 0
+    assert data_in(page.read_text(encoding="utf-8"))["hardware"] == "h100"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nothing was calibrated
+    assert main(["explain", TINY, *MESH, "--html", str(page)]) == 0
+    assert data_in(page.read_text(encoding="utf-8"))["hardware"] == "cpu"
+
+
+def test_a_program_that_returns_nothing(tmp_path, capsys):
+    (tmp_path / "nothing.py").write_text(
+        "import meshax as mx\n\n\ndef nothing():\n    return (lambda x: None), (mx.zeros(mx.Dim('rows', 4)),)\n"
+    )
+    assert main(["explain", f"{tmp_path}/nothing.py:nothing", *MESH, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["collectives"] == []

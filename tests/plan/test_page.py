@@ -74,6 +74,11 @@ def test_the_header_has_the_totals(show):
     assert texts(page, ".figure") == ["1.41 MB", "77.4 M", "246 k", "3.04 MB", "26.0 µs"]
 
 
+def test_the_hardware_at_first(show):
+    page = show(report(hardware="tpu-v2"))
+    assert "tpu-v2" in text(page, "#hardware-times .bar[aria-pressed=true] .bar-label")
+
+
 def test_hardware_changes_the_times(show):
     page = show(report(), "measure=seconds")
     assert bars(page)["step.py:8"] == "6.00 µs"

@@ -12,6 +12,7 @@ import transformer
 from meshax.plan.hardware import KNOWN, Hardware, Link
 from meshax.plan.table import show_bytes, show_count, show_seconds
 from messages import pinned
+from plan.test_html import data_in
 
 batch, pixels, hidden, classes = mx.dims(batch=128, pixels=784, hidden=1024, classes=10)
 
@@ -114,6 +115,47 @@ def test_tensors_and_their_splits():
 def test_a_page_is_written(tmp_path):
     path = explain().to_html(tmp_path / "report.html")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def opened_on(path):
+    """The hardware that a page shows at first, and those it can show."""
+    data = data_in(path.read_text(encoding="utf-8"))
+    return data.get("hardware"), list(data["time"])
+
+
+def test_a_page_opens_on_the_hardware_that_was_asked_for(tmp_path):
+    report, known = explain(), list(KNOWN)
+    assert opened_on(report.to_html(tmp_path / "page.html")) == (None, known)
+    assert opened_on(report.to_html(tmp_path / "page.html", "h100")) == ("h100", known)
+    report.seconds("tpu-v4")
+    report.as_dict()
+    assert opened_on(report.to_html(tmp_path / "page.html")) == ("tpu-v4", known)
+    assert opened_on(report.to_html(tmp_path / "page.html", PEAK)) == (PEAK.name, [*known, PEAK.name])
+
+
+def test_a_report_is_one_line_where_it_is_not_printed():
+    layout = 'Layout("batch:rows hidden:cols")'
+    program = f"Program(step, Mesh(rows:2 cols:4, abstract), {layout})"
+    assert repr(explain()) == f"Report({program}: 4 collectives, 816,900 bytes sent)"
+
+
+def returns_nothing(x):
+    mx.sum(x)
+
+
+def test_a_program_that_returns_nothing(tmp_path):
+    """All of it is dead code, as for the compiler."""
+    report = explain(returns_nothing, "batch:rows", (IMAGES,))
+    assert report.collectives == [] and report.flops == 0 and report.seconds("h100") == 0
+    assert report.utilization("h100") == 0 and report.memory["peak"] == 0
+    assert "\nno communication\n" in str(report)
+    assert report.to_html(tmp_path / "page.html").exists()
+    assert explain(lambda x: {}, "", (IMAGES,)).as_dict()["work"] == []
+
+
+def test_a_program_that_only_prints():
+    report = explain(lambda x: mx.debug_print("{x}", x=mx.sum(x)), "batch:rows", (IMAGES,))
+    assert [c.kind for c in report.collectives] == ["all-reduce"]
 
 
 def test_the_text_of_a_report():

@@ -25,10 +25,6 @@ class Explain(OnLaidOut):
             machine = find(self.hardware or None)
         report = self.explained()
         if self.html:
-            report.to_html(self.html)
-        data = {
-            "hardware": machine.name,
-            "seconds": report.seconds(machine),
-            "utilization": report.utilization(machine),
-        }
-        self.report(report.as_dict() | data, f"{report}{predicted(report, machine)}")
+            report.to_html(self.html, machine)
+        data = {"seconds": report.seconds(machine), "utilization": report.utilization(machine)}
+        self.report(report.as_dict(machine) | data, f"{report}{predicted(report, machine)}")

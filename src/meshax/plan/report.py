@@ -53,7 +53,7 @@ class Replicated:
     axes: tuple[str, ...]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Report:
     """What a program does on one processor in one call. `str()` it, or look at `to_html`."""
 
@@ -62,6 +62,7 @@ class Report:
     block: Block
     tensors: list[Stored]
     donated: Sequence[bool]
+    _asked: Hardware | None = None  # what seconds were last asked for
 
     @property
     def axis_sizes(self) -> dict[str, int]:
@@ -167,8 +168,12 @@ class Report:
         return total
 
     def seconds(self, hardware: str | Hardware | None = None) -> float:
-        """Returns the predicted seconds of one call on some hardware (a name such as "h200", or a description)."""
-        return self.time(hardware).total
+        """Returns the predicted seconds of one call on some hardware (a name such as "h200", or a description).
+
+        A page that is written later opens on that hardware.
+        """
+        self._asked = find(hardware)
+        return self.time(self._asked).total
 
     def utilization(self, hardware: str | Hardware | None = None) -> float:
         """Returns what part of the peak the matrix products reach that the model needs.
@@ -182,9 +187,10 @@ class Report:
         )
         return ideal / self.seconds(machine) if ideal else 0.0
 
-    def as_dict(self) -> dict[str, Any]:
-        """Returns all of it as plain data."""
-        machines = list(KNOWN.values())
+    def as_dict(self, hardware: str | Hardware | None = None) -> dict[str, Any]:
+        """Returns all of it as plain data, with times on all known hardware, and on the one that is given."""
+        chosen = None if hardware is None else find(hardware)
+        machines = list((KNOWN if chosen is None else KNOWN | {chosen.name: chosen}).values())
         times = {h.name: self.time(h) for h in machines}
         return {
             "program": self.program.partition("(")[2].partition(",")[0] or self.program,
@@ -203,19 +209,28 @@ class Report:
             "tensors": [self._tensor(t) for t in self.tensors],
             "time": {name: {**asdict(t), "total": t.total, "assumes": ASSUMES} for name, t in times.items()},
             "sources": self._sources(),
-        }
+        } | ({} if chosen is None else {"hardware": chosen.name})
 
     def to_json(self) -> str:
         """Returns all of it as JSON."""
         return json.dumps(self.as_dict())
 
-    def to_html(self, path: str | Path) -> Path:
-        """Writes a page to look at; it needs no network to be opened."""
+    def to_html(self, path: str | Path, hardware: str | Hardware | None = None) -> Path:
+        """Writes a page to look at; it needs no network to be opened.
+
+        Args:
+            path: the file.
+            hardware: what the page shows times for at first; by default what `seconds` was last asked for.
+        """
         from .html import render  # the page is large, and most reports are read in a terminal
 
         target = Path(path)
-        target.write_text(render(self.as_dict()), encoding="utf-8")
+        target.write_text(render(self.as_dict(self._asked if hardware is None else hardware)), encoding="utf-8")
         return target
+
+    def __repr__(self) -> str:
+        """One line; `str()` has the table."""
+        return f"Report({self.program}: {len(self.collectives)} collectives, {self.wire_bytes:,} bytes sent)"
 
     def __str__(self) -> str:
         from .table import as_text  # rich is slow to import

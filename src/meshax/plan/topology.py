@@ -201,7 +201,7 @@ class Plan:
 
     def to_html(self, path: str | Path) -> Path:
         """Writes the page of the report."""
-        return self.report.to_html(path)
+        return self.report.to_html(path, self.hardware)
 
     def __str__(self) -> str:
         from .plan_table import as_text  # rich is slow to import

@@ -13,7 +13,7 @@ const GROUPS = {
 
 /** The choices that the address keeps: the value at first, and whether a text is a legal value. */
 const CHOICES = {
-  hardware: { first: hardwareNames[0] ?? "", allows: (text) => hardwareNames.includes(text) },
+  hardware: { first: data.hardware ?? hardwareNames[0] ?? "", allows: (text) => hardwareNames.includes(text) },
   tensor: { first: String(mostSplitTensor()), allows: (text) => isIndex(text, data.tensors.length) },
   processor: { first: "0", allows: (text) => isIndex(text, product(Object.values(data.mesh))) },
   group: { first: "line", allows: (text) => Object.hasOwn(GROUPS, text) },
