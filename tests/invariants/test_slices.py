@@ -171,6 +171,11 @@ def _weighted(x):
     return mx.sum(x * mx.tensor(weights, x.dims))
 
 
+def alike(x, y):
+    """Stores y as x is: only then are they trees of one structure."""
+    return mx.param(y) if x.role else y
+
+
 def _times(x, number):
     return jax.tree.map(lambda a: a * number, x)
 
@@ -209,7 +214,7 @@ OURS = {
     "lax.scan over tensors": lambda fn: (
         lambda x: jax.lax.scan(lambda c, _: (jax.tree.map(fn, c), None), x * 1.0, None, length=2)[0]
     ),
-    "optax.tree": lambda fn: lambda x: jax.tree.map(fn, jax.tree.map(lambda p, g: p - 0.1 * g, x, x * 2)),
+    "optax.tree": lambda fn: lambda x: jax.tree.map(fn, jax.tree.map(lambda p, g: p - 0.1 * g, x, alike(x, x * 2))),
 }
 
 
@@ -253,10 +258,10 @@ NUMBERS = {
     "a backward rule with a norm": lambda x: mx.grad(
         lambda x: _weighted(jax.tree.map(_backward(lambda ct: ct / jnp.linalg.norm(ct)), x))
     )(x),
-    "all of two tensors": lambda x: jax.tree.map(lambda a, b: a * jnp.vdot(a, b), x, mx.tanh(x)),
-    "a sum of two tensors": lambda x: jax.tree.map(jnp.add, x, mx.tanh(x)),
-    "a tensor made inside": lambda x: jax.tree.map(jnp.add, x, mx.ones(x.dims)),
-    "a tensor that is closed over": lambda x: jax.tree.map(jnp.add, x, OUTSIDE[x.dims]),
+    "all of two tensors": lambda x: jax.tree.map(lambda a, b: a * jnp.vdot(a, b), x, alike(x, mx.tanh(x))),
+    "a sum of two tensors": lambda x: jax.tree.map(jnp.add, x, alike(x, mx.tanh(x))),
+    "a tensor made inside": lambda x: jax.tree.map(jnp.add, x, alike(x, mx.ones(x.dims))),
+    "a tensor that is closed over": lambda x: jax.tree.map(jnp.add, x, alike(x, OUTSIDE[x.dims])),
     "zeros of its shape": lambda x: x + jax.tree.map(jnp.zeros_like, x),
     "ones of its shape": lambda x: x + jax.tree.map(lambda a: jnp.ones(a.shape), x),
 }
