@@ -52,6 +52,12 @@ def test_every_option_of_train_is_explained(capsys):
     assert not re.findall(r"--[a-z.-]+(?: [A-Z]+| \[STR \[STR \.\.\.\]\])? \(default", words)
 
 
+def test_what_a_leap_is_compared_with_is_explained(capsys):
+    main(["train", "--help"])
+    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "stop at a loss so many times the median of the last 50, once there are 10; 0: never" in words
+
+
 def test_the_common_options(monkeypatch):
     given = "--preset lm-0.14b --mesh data:8 --layout fsdp --param-layout d_ff:data --optimizer-layout vocab:data"
     found = parsed(monkeypatch, *given.split(), "--out", "there", "--steps", "10", "--seed", "3")
@@ -84,6 +90,7 @@ def test_options_win_over_the_file(monkeypatch, tmp_path):
         (["--mesh", "data:64", "--layout", "data"], "the mesh has 64 processors, but there are only 8 devices."),
         (["--optimizer.name", "adam"], "there is no optimizer 'adam'."),
         (["--batch", "1"], "a batch of 1 is too small for this layout."),
+        (["--batch", "8", "--optimizer.microbatches", "3"], "a batch of 8 cannot be cut into 3 microbatches."),
         (["--config", "nowhere.toml"], "'nowhere.toml' cannot be read as a configuration."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -135,7 +142,9 @@ def test_presets(capsys):
     for name in PAPER:
         assert f"lm-{rows[name]['parameters'] / 1e9:.2f}b" == name
     assert main(["presets"]) == 0
-    assert "lm-4.90b         4.90 B parameters" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "lm-4.90b         4.90 B parameters" in out and "tiny             0.66 M parameters" in out
+    assert "0.00" not in out
 
 
 def answer(capsys, *arguments):

@@ -126,10 +126,28 @@ MISTAKES = {
     ),
     "keep": (
         mx.ArgumentError,
-        checked(keep="product"),
+        checked(keep="most"),
         """
-        there is no remat policy 'product'.
-          fix: did you mean "products" or "all products"?
+        keep is 'most'.
+          fix: choose "nothing", "collectives", "products", "all products", "everything" or "auto".
+        """,
+    ),
+    "microbatches that do not divide the batch": (
+        TrainingError,
+        checked(batch=8, optimizer=OptimizerOptions(microbatches=3)),
+        """
+        a batch of 8 cannot be cut into 3 microbatches.
+          rule: microbatches have one size.
+          fix: choose --optimizer.microbatches 2 or 4, or --batch 9.
+        """,
+    ),
+    "more microbatches than examples": (
+        TrainingError,
+        checked(mesh="data:8", layout="data", batch=6, optimizer=OptimizerOptions(microbatches=7)),
+        """
+        a batch of 6 cannot be cut into 7 microbatches.
+          rule: microbatches have one size.
+          fix: choose --optimizer.microbatches 6, or --batch 56.
         """,
     ),
     "dropout": (

@@ -1,5 +1,6 @@
 """Text that cannot be trained on is found before the first step."""
 
+import io
 from dataclasses import replace
 
 import pytest
@@ -46,6 +47,23 @@ def test_one_file(tmp_path):
         "  fix: pass --data.held-out FILE, or --data.lines to make each line a document."
     )
     assert len(run(tmp_path, path, lines=True).prepared.held_out) < len(run(tmp_path, path, lines=True).prepared.train)
+
+
+def shown(folder, **changes):
+    """What preparing a run says, a line for each thing."""
+    console = Console(file=io.StringIO(), width=200)
+    run = Run(small(folder, **changes), console)
+    return run, console.file.getvalue().splitlines()
+
+
+def test_a_text_with_fewer_subwords_than_there_is_room_for(tmp_path):
+    write_text(tmp_path / "text")
+    run, lines = shown(tmp_path, vocab=1024)
+    size = run.prepared.vocabulary.size
+    assert size < 1024
+    line = f"vocabulary: {size} subwords, as many as the text gives; the model has room for 1024"
+    assert line in lines
+    assert not [line for line in shown(tmp_path, out="full", vocab=size)[1] if line.startswith("vocabulary")]
 
 
 def test_less_text_than_a_batch(tmp_path):

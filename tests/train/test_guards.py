@@ -50,7 +50,9 @@ def test_skip_goes_on_for_a_while(tmp_path):
 def test_a_leap(tmp_path):
     losses = [*np.linspace(4, 2, 20), 5.0]
     watched(Guard(tmp_path), losses)  # any loss is fine
-    watched(Guard(tmp_path, spike=3.0), [2.0] * 5 + [90.0])  # too early to know
+    watched(Guard(tmp_path, spike=3.0), [2.0] * 9 + [90.0])  # too early to know
+    with pytest.raises(TrainingError, match="the loss at step 11 leapt"):
+        watched(Guard(tmp_path, spike=3.0), [2.0] * 10 + [90.0])
     with pytest.raises(TrainingError) as raised:
         watched(Guard(tmp_path, spike=1.5), losses)
     assert str(raised.value) == (

@@ -1,6 +1,8 @@
 """A run from text to a trained model; stopped and resumed it is the same run, under another layout too."""
 
 import json
+import math
+import re
 import shutil
 from dataclasses import replace
 
@@ -8,11 +10,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from meshax.errors import TrainingError
-from meshax.train.config import DataOptions
+from meshax.errors import LayoutError, TrainingError
+from meshax.train.config import DataOptions, OptimizerOptions
 from meshax.train.guards import Guard
-from meshax.train.loop import Run, run_config
-from meshax.train.metrics import Metrics, read_metrics
+from meshax.train.loop import Evaluation, Run, run_config
+from meshax.train.metrics import Metrics, finite, read_metrics
 from meshax.train.profiling import Profile
 from runs import small, write_text
 
@@ -53,10 +55,42 @@ def test_what_a_run_leaves_behind(whole):
     assert list((run.directory / "events").glob("events.out.tfevents.*"))
     found = json.loads((run.directory / "result.json").read_text())
     assert found["perplexity"] == result.perplexity and found["bigram_perplexity"] > 1
+    assert found["vocabulary_size"] == run.prepared.vocabulary.size
     rows = measured(run.directory)
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, 13))
     assert [row["step"] for row in rows if "eval_loss" in row] == [4, 8, 12]
     assert rows[-1]["eval_loss"] == result.loss < rows[0]["loss"]
+
+
+def test_a_layout_that_cannot_fit_the_model_is_found_before_the_text_is_read(folder, monkeypatch):
+    monkeypatch.setattr("meshax.train.loop.prepare", lambda *_: pytest.fail("the text was read"))
+    wrong = small(folder, "wrong", mesh="model:8", layout="d_model:model heads:model")
+    with pytest.raises(LayoutError, match="are split over one axis|the same axis|'model'"):
+        made(wrong)
+    assert not (folder / "wrong").exists()
+
+
+BLOWN_UP = {math.inf: "inf", math.nan: "nan", 800.0: "inf", 300.0: "1.9e+130", 3.5: "33.12"}
+
+
+@pytest.mark.parametrize(("loss", "shown"), BLOWN_UP.items(), ids=str)
+def test_a_perplexity_is_readable_and_json(loss, shown):
+    found = Evaluation(loss, 100, 2e300 if loss > 9 else 1.5)
+    assert str(found).startswith(f"perplexity {shown}, ") and len(str(found)) < 60
+    text = json.dumps(finite({"perplexity": found.perplexity}), allow_nan=False)
+    assert json.loads(text)["perplexity"] == (found.perplexity if math.isfinite(found.perplexity) else None)
+
+
+def test_a_run_that_blows_up_stays_readable(folder, capsys):
+    optimizer = OptimizerOptions(name="sgd", rate=1e3, clip=0.0, schedule="constant", warmup=0)
+    run = Run(small(folder, "blown up", optimizer=optimizer, steps=2, eval_every=1), Console(stderr=True, width=200))
+    found = run.train()
+    assert found.loss > 100
+    printed = capsys.readouterr().err
+    assert "held-out perplexity" in printed and not re.search(r"\d{20}", printed)
+    json.loads((run.directory / "result.json").read_text(), parse_constant=pytest.fail)
+    for line in (run.directory / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
 
 
 def test_a_profile_on_request(folder):

@@ -37,5 +37,4 @@ class Evaluate(Reporting):
             "step": extra["step"], "perplexity": found.perplexity, "loss": found.loss,
             "bits_per_byte": found.bits_per_byte, "tokens": found.tokens,
         }  # fmt: skip
-        text = f"step {extra['step']}: perplexity {found.perplexity:.2f}, {found.bits_per_byte:.3f} bits per byte"
-        self.report(data, text)
+        self.report(data, f"step {extra['step']}: {found}")

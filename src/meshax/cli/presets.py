@@ -18,12 +18,12 @@ class Presets(Reporting):
         from dataclasses import asdict
 
         from ..models.decoder import parameter_count
-        from ..models.presets import PRESETS
+        from ..models.presets import PRESETS, show_parameters
 
         rows: list[dict[str, Any]] = [
             {"name": p.name, "parameters": parameter_count(p.model), "family": p.family, "about": p.about}
             | {"batch": p.batch, "length": p.length, "model": asdict(p.model)}
             for p in PRESETS.values()
         ]
-        lines = [f"{row['name']:14} {row['parameters'] / 1e9:6.2f} B parameters  {row['about']}" for row in rows]
+        lines = [f"{r['name']:14} {show_parameters(r['parameters']):>8} parameters  {r['about']}" for r in rows]
         self.report({"presets": rows}, "\n".join(lines))

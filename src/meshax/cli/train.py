@@ -36,11 +36,12 @@ class Train(Reporting):
         with usage():
             self.run_.check()
         from ..train.loop import Run
+        from ..train.metrics import show_number
 
         run = Run(self.run_, progress_console())
         result = run.train()
         data = json.loads((run.directory / "result.json").read_text(encoding="utf-8"))
-        self.report(data, f"perplexity {result.perplexity:.2f}")
+        self.report(data, f"perplexity {show_number(result.perplexity, 2)}")
 
 
 def train_command(argv: Sequence[str]) -> type[Train]:

@@ -63,6 +63,15 @@ PRESETS: dict[str, Preset] = {
 }
 
 
+def show_parameters(count: int) -> str:
+    """Returns a number of parameters for reading: in billions, as names have them, or in millions.
+
+    >>> show_parameters(4_896_000_000), show_parameters(656_000)
+    ('4.90 B', '0.66 M')
+    """
+    return f"{count / 1e9:.2f} B" if count >= 1e8 else f"{count / 1e6:.2f} M"
+
+
 def preset(name: str) -> Preset:
     """Returns the preset of a name."""
     if name not in PRESETS:

@@ -13,7 +13,7 @@ import jax
 from ..errors import ArgumentError, TrainingError, did_you_mean
 from ..layout import Layout
 from ..mesh import Mesh
-from ..models.decoder import DecoderConfig
+from ..models.decoder import KEEP, DecoderConfig
 from ..models.presets import preset
 from ..optim.clipping import Clipped, clipped
 from ..optim.named_optimizers import by_name
@@ -66,9 +66,11 @@ class TrainConfig:
     batch: int = 0  # examples in a step; 0: the preset's
     length: int = 0  # tokens in an example; 0: the preset's
     dropout: float = 0.0  # the share of activations that are dropped
-    keep: str = ""  # what the backward pass keeps: nothing ... everything, auto: what fits; none: the preset's
+    # what the backward pass keeps: nothing, collectives, products, "all products", everything, or auto: what fits;
+    # none: the preset's
+    keep: str = ""
     memory: str = ""  # the bytes a processor may use, as in 16GB; none: what it has
-    vocab: int = 0  # subwords; 0: the preset's
+    vocab: int = 0  # subwords at most, fewer if the text has no more; 0: the preset's
     dtype: str = ""  # of products: bfloat16, float16 or float32; none: the preset's
     data: DataOptions = field(default_factory=DataOptions)
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
@@ -79,7 +81,7 @@ class TrainConfig:
     keep_best: int = 1  # checkpoints beside them
     log_every: int = 10  # steps
     on_nan: str = "stop"  # or skip: what happens at a loss that is not a number
-    spike: float = 0.0  # stop at a loss so many times the usual one; 0: never
+    spike: float = 0.0  # stop at a loss so many times the median of the last 50, once there are 10; 0: never
     profile: bool = False  # write a profile of a few steps for TensorBoard
 
     def model(self) -> DecoderConfig:
@@ -122,16 +124,30 @@ class TrainConfig:
     def check(self) -> None:
         """Raises in the first second what would otherwise fail after an hour."""
         self._check_numbers()
-        if self.on_nan not in ("stop", "skip"):
-            raise ArgumentError(f"on_nan is {self.on_nan!r}.", fix='choose "stop" or "skip".')
+        for name, known in (("on_nan", ("stop", "skip")), ("keep", ("", *KEEP, AUTO))):
+            if getattr(self, name) not in known:
+                *most, last = (f'"{word}"' for word in known if word)
+                raise ArgumentError(f"{name} is {getattr(self, name)!r}.", fix=f"choose {', '.join(most)} or {last}.")
         self.make_optimizer()
         if self.memory:
             parse_bytes(self.memory)
         mesh, layout = self.placed()
         put((), mesh, layout)  # raises if they do not fit each other, or the model
-        processors = mesh.count(dict(layout.rules).get("batch", ()))
+        self._check_batch(mesh.count(dict(layout.rules).get("batch", ())))
+
+    def _check_batch(self, processors: int) -> None:
+        """Raises if a batch cannot be cut as the microbatches and the processors that split it ask."""
         batch, parts = self.sizes()[0], self.optimizer.microbatches
-        if batch < processors * parts or batch % parts:
+        if batch % parts:
+            near = [n for n in range(1, batch + 1) if batch % n == 0]
+            below, above = [n for n in near if n < parts], [n for n in near if n > parts]
+            raise TrainingError(
+                f"a batch of {batch} cannot be cut into {parts} microbatches.",
+                rule="microbatches have one size.",
+                fix=f"choose --optimizer.microbatches {' or '.join(map(str, below[-1:] + above[:1]))}, "
+                f"or --batch {max(-(-batch // parts), processors) * parts}.",
+            )
+        if batch < processors * parts:
             raise TrainingError(
                 f"a batch of {batch} is too small for this layout.",
                 values=f"processors that split it: {processors}; microbatches: {parts}",

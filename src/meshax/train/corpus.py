@@ -122,6 +122,11 @@ def _vocabulary(config: TrainConfig, run: Path, text: Text, console: Console) ->
     else:
         with console.status("training a vocabulary"):
             vocabulary = Vocabulary.train(text, size)
+        if vocabulary.size < size:
+            console.print(
+                f"vocabulary: {vocabulary.size} subwords, as many as the text gives; the model has room for {size}",
+                highlight=False,
+            )
     if vocabulary.size > size:
         raise TrainingError(
             f"the vocabulary has {vocabulary.size} subwords, the model {size}.",

@@ -14,6 +14,8 @@ import numpy as np
 
 from ..errors import TrainingError
 
+_FEWEST = 10  # losses, before any is called a leap: the first fall fast
+
 
 @dataclass
 class Guard:
@@ -25,7 +27,7 @@ class Guard:
 
     directory: Path
     on_nan: str = "stop"  # or "skip"
-    spike: float = 0.0  # how many times the median of the last losses is too much; 0: any loss is fine
+    spike: float = 0.0  # how many times the median of the last losses (10 to 50) is too much; 0: any loss is fine
     patience: int = 10  # steps skipped one after the other before a skipping run stops too
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=50))
     _skipped: int = 0
@@ -40,7 +42,7 @@ class Guard:
                 self._stop(step, what, loss, batch, f"lower the learning rate, clip gradients,{skip}")
             return
         self._skipped = 0
-        if self.spike and len(self._recent) >= 10 and loss > self.spike * np.median(self._recent):
+        if self.spike and len(self._recent) >= _FEWEST and loss > self.spike * np.median(self._recent):
             fix = f"lower the learning rate, clip gradients, or pass a --spike above {self.spike}."
             self._stop(step, f"the loss at step {step} leapt.", loss, batch, fix)
         self._recent.append(loss)

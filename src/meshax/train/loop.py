@@ -25,15 +25,15 @@ from ..errors import DataError, TrainingError
 from ..mesh import Mesh
 from ..models.decoder import Decoder
 from ..plan.hardware import of_device
-from ..plan.report import explain
+from ..plan.report import Report, explain
 from ..program import spmd
 from ..tensor import Tensor, tensor
 from .checkpoints import Checkpoints
 from .config import CONFIG, TrainConfig, load_config
 from .corpus import Prepared, prepare
-from .fitting import fitted
+from .fitting import fitted, step_and_shapes
 from .guards import Guard, interruptible
-from .metrics import Metrics, bits_per_byte, draw_curve, perplexity
+from .metrics import Metrics, bits_per_byte, draw_curve, finite, perplexity, show_number
 from .profiling import Profile
 from .progress import Display
 from .step import TrainState, evaluation_step, init_state, make_train_step
@@ -53,6 +53,9 @@ class Evaluation:
     def perplexity(self) -> float:
         """The perplexity per token."""
         return perplexity(self.loss)
+
+    def __str__(self) -> str:
+        return f"perplexity {show_number(self.perplexity, 2)}, {show_number(self.bits_per_byte, 3)} bits per byte"
 
 
 class Run:
@@ -74,6 +77,7 @@ class Run:
         self.dims = (Dim("batch", batch), Dim("length", length))
         self.optimizer = config.make_optimizer()
         if not read_only:
+            _ = self.report  # raises if the layout does not fit the model, before the text is read
             self._make_directory()
             self.batches = Batches(self.prepared.train, length=length, batch=batch, seed=config.seed)
 
@@ -135,6 +139,12 @@ class Run:
         o = self.config.optimizer
         parts = o.microbatches if o.microbatches > 1 else None
         return spmd(make_train_step(self.optimizer, parts), self.mesh, self.layout, donate=0)
+
+    @cached_property
+    def report(self) -> Report:
+        """What a step does on one processor, and what it should take."""
+        _, shapes = step_and_shapes(self.model, self.optimizer, self.config.sizes())
+        return explain(self.step, *shapes)
 
     @cached_property
     def evaluate_batch(self) -> Any:
@@ -237,19 +247,20 @@ class Run:
 
     def _evaluated(self, step: int, found: Evaluation, metrics: Metrics, display: Display) -> None:
         metrics.write(step, eval_loss=found.loss, perplexity=found.perplexity)
-        display.say(f"step {step}: held-out loss {found.loss:.3f}, perplexity {found.perplexity:.1f}")
+        loss, surprise = show_number(found.loss, 3), show_number(found.perplexity, 1)
+        display.say(f"step {step}: held-out loss {loss}, perplexity {surprise}")
 
     def _summary(self, result: Evaluation, bigram: Any) -> None:
         say = lambda text: self.console.print(text, highlight=False, markup=False)  # noqa: E731
-        found = f"{result.perplexity:.2f}, {result.bits_per_byte:.3f} bits per byte"
-        say(f"held-out perplexity {found} ({result.tokens:,} tokens)")
+        say(f"held-out {result} ({result.tokens:,} tokens)")
         say(f"a bigram model's      {bigram.perplexity:.2f}, {bigram.bits_per_byte:.3f} bits per byte")
         say(f"the run is in {self.directory}: checkpoints, metrics.jsonl, events, curve.png")
         prompt = "..." if self.config.data.text else "def "
         say(f'next: meshax generate --run {shlex.quote(str(self.directory))} --prompt "{prompt}"')
         figures = {"perplexity": result.perplexity, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}
         figures |= {"bigram_perplexity": bigram.perplexity, "bigram_bits_per_byte": bigram.bits_per_byte}
-        (self.directory / "result.json").write_text(json.dumps(figures, indent=2), encoding="utf-8")
+        figures |= {"vocabulary_size": self.prepared.vocabulary.size}
+        (self.directory / "result.json").write_text(json.dumps(finite(figures), indent=2), encoding="utf-8")
 
 
 def _identity(config: TrainConfig) -> dict[str, Any]:
@@ -296,12 +307,10 @@ class _Watch:
             self.since, self.last = time.perf_counter(), step
             rate = float(measured["tokens"]) / seconds
             self.metrics.write(step, loss=loss, norm=float(measured["norm"]), tokens_per_second=rate)
-            self.display.update(step, loss, rate, self._utilization(seconds, batch))
+            self.display.update(step, loss, rate, self._utilization(seconds))
 
-    def _utilization(self, seconds: float, batch: dict[str, np.ndarray]) -> float:
+    def _utilization(self, seconds: float) -> float:
         if not self.ideal:
             machine = of_device(self.run.mesh.device_kind)
-            state = spmd(self.run._init, self.run.mesh, self.run.layout).shapes()
-            report = explain(self.run.step, state, self.run.tensors(batch), jax.random.key(0))
-            self.ideal = report.utilization(machine) * report.seconds(machine)
+            self.ideal = self.run.report.utilization(machine) * self.run.report.seconds(machine)
         return self.ideal / seconds

@@ -3,13 +3,15 @@
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
 
 _BITS = 1 / math.log(2)
+_LARGEST = 709.0  # e to the power of more is no float
+_LARGE = 1e6  # shown with an exponent from there
 
 
 class Metrics:
@@ -29,12 +31,13 @@ class Metrics:
 
     def write(self, step: int, **values: float) -> None:
         """Writes the values of a step, at once; what is not a number is null, as JSON has no word for it."""
-        row = {"step": step, **{name: value if math.isfinite(value) else None for name, value in values.items()}}
+        row = {"step": step, **finite(values)}
         self.rows.append(row)
         with _told(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        for name, value in values.items():
-            self._events.add_scalar(name, value, step)
+        for name, value in row.items():
+            if value is not None and name != "step":
+                self._events.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Closes the events file."""
@@ -68,8 +71,18 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def perplexity(loss: float) -> float:
-    """Returns the perplexity of a loss in nats per token."""
-    return math.exp(min(loss, 700.0))
+    """Returns the perplexity of a loss in nats per token; infinity where no number is large enough."""
+    return math.exp(loss) if not loss > _LARGEST else math.inf
+
+
+def show_number(value: float, digits: int) -> str:
+    """Returns a number for reading: `34.18`, and of a run that blew up `1.2e+130`, not its 131 digits."""
+    return f"{value:.{digits}f}" if not abs(value) >= _LARGE else f"{value:.2g}"
+
+
+def finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    """Replaces what is not a number, or infinite, by None: JSON has no word for it."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def bits_per_byte(nats: float, size: int) -> float:

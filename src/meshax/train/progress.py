@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .metrics import perplexity
+from .metrics import perplexity, show_number
 
 _WIDE, _WIDER = 100, 120  # columns: in fewer, the step and the time left matter more
 
@@ -31,7 +31,8 @@ class Display:
     def update(self, step: int, loss: float, tokens_per_second: float, utilization: float) -> None:
         """Shows where the run is."""
         width = self._progress.console.width
-        words = f"loss {loss:.3f}" + (f"  perplexity {perplexity(loss):.1f}" if width >= _WIDE else "")
+        words = f"loss {show_number(loss, 3)}"
+        words += f"  perplexity {show_number(perplexity(loss), 1)}" if width >= _WIDE else ""
         words += f"  {tokens_per_second:,.0f} tokens/s"
         words += f"  utilization {utilization:.1%}" if utilization and width >= _WIDER else ""
         self._progress.update(self._task, completed=step, words=words)
