@@ -209,7 +209,7 @@ def forward_and_gradient(fn: Callable[..., Any], args: Sequence[Any]) -> Callabl
         out = fn(*jax.tree.unflatten(treedef, [next(numbers) if f else next(rest) for f in floating]))
         total = zeros(())
         for x in filter(_is_floating, jax.tree.leaves(out, is_leaf=is_tensor)):
-            x = _with_poisoned_gradient(x)
+            x = with_poisoned_gradient(x)
             total = total + sum_(x.astype(jnp.float32) * tensor(weights_of([d.size for d in x.dims]), x.dims))
         return total, out
 
@@ -223,7 +223,7 @@ def forward_and_gradient(fn: Callable[..., Any], args: Sequence[Any]) -> Callabl
     return both
 
 
-def _with_poisoned_gradient(x: Tensor) -> Tensor:
+def with_poisoned_gradient(x: Tensor) -> Tensor:
     """Returns the tensor, through whose padding NaN flows back: what follows an op may divide by its padding."""
     setting = current()
     if setting is None:

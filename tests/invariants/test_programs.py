@@ -1,6 +1,5 @@
 """Random programs: compositions of 5 to 15 ops under random layouts equal the same program on whole arrays."""
 
-import os
 from collections import Counter
 
 import jax
@@ -11,11 +10,10 @@ from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 
 import meshax as mx
-from layouts import WHOLE
+from layouts import SEED, WHOLE
 from meshax.layout import Setting
 from meshax.testing import forward_and_gradient, place_with_garbage
 
-SEED = int(os.environ.get("MESHAX_SEED", "0"))
 # Hypothesis begins each chunk with the same simplest program: 40 chunks of 51 are 2,001 different ones.
 CHUNKS, PROGRAMS = (40, 51) if WHOLE else (1, 25)
 MESHES = ("x:8", "x:2 y:4", "x:4 y:2", "x:2 y:2 z:2")
