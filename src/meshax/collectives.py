@@ -26,6 +26,8 @@ PRIMITIVES = frozenset(
     | {"reduce_scatter", "all_to_all", "ppermute", "unreduced_psum", "unreduced_reduce_scatter"}
 )
 
+LARGEST = 2**31 - 1  # places are int32: JAX has no other integers for them, unless jax_enable_x64 is set
+
 _local = threading.local()
 
 
@@ -78,14 +80,35 @@ def to_copies(x: Array, axes: frozenset[str]) -> Array:
     return once(x, ("copies", missing), lambda x: lax.pcast(x, missing, to="varying"))
 
 
+def summing_dtype(dtype: Any) -> Any:
+    """Returns the dtype in which partial sums are added up.
+
+    Partial sums of float16 and narrower floats may overflow where the whole sum does not, and backends cannot add
+    integers of less than a byte, or truth values, whose sum is "any".
+    """
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.dtype(jnp.float32) if jnp.finfo(dtype).bits < 16 or dtype == jnp.float16 else dtype
+    is_narrow = dtype == jnp.bool_ or (jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 8)
+    return jnp.dtype(jnp.int32) if is_narrow else dtype
+
+
 def sum_over(x: Array, axes: Sequence[str]) -> Array:
-    """Sums over axes: one all-reduce."""
-    return lax.psum(x, tuple(axes)) if axes else x
+    """Sums over axes, in `summing_dtype`: one all-reduce. A sum of truth values is whether any is true."""
+    return _widened(x, lambda x: lax.psum(x, tuple(axes))) if axes else x
 
 
 def scatter_sum(x: Array, axes: Axes, position: int) -> Array:
     """Sums over axes and leaves each processor its block along an array dimension: one reduce-scatter."""
-    return lax.psum_scatter(x, axes, scatter_dimension=position, tiled=True)
+    return _widened(x, lambda x: lax.psum_scatter(x, axes, scatter_dimension=position, tiled=True))
+
+
+def replicate(x: Array, axes: Sequence[str]) -> Array:
+    """Turns copies into a replicated value, bit for bit: one all-reduce."""
+    return _widened(x, lambda x: lax.psum(only_first(x, axes), tuple(axes))) if axes else x
+
+
+def _widened(x: Array, reduce: Callable[[Array], Array]) -> Array:
+    return reduce(x.astype(summing_dtype(x.dtype))).astype(x.dtype)
 
 
 def gather(x: Array, axes: Axes, position: int, *, copies: bool, transient: bool = False) -> Array:
@@ -132,20 +155,27 @@ def take_block(x: Array, axes: Axes, position: int, block: int) -> Array:
 
 def _block(x: Array, axes: Axes, position: int, block: int) -> Array:
     x = to_copies(x, frozenset(axes))
-    return lax.dynamic_slice_in_dim(x, processor_index(axes) * block, block, position)
+    if x.shape[position] <= LARGEST:
+        return lax.dynamic_slice_in_dim(x, processor_index(axes) * block, block, position)
+    blocks = x.reshape([*x.shape[:position], -1, block, *x.shape[position + 1 :]])  # whose numbers fit into 32 bits
+    return lax.dynamic_index_in_dim(blocks, processor_index(axes), position, keepdims=False)
 
 
 # The plain derivative would be an all-reduce of the whole array, each processor adding its block to zeros.
 _block_of_replicated = jax.custom_vjp(_block, nondiff_argnums=(1, 2, 3))
 _block_of_replicated.defvjp(
-    lambda x, axes, position, block: (_block(x, axes, position, block), None),
+    lambda x, axes, position, block: (_block_of_replicated(x, axes, position, block), None),
     lambda axes, position, block, _, ct: (gather(ct, axes, position, copies=False),),
 )
 
 
 def only_first(x: Array, axes: Sequence[str]) -> Array:
-    """Turns copies into a pending sum: every processor but the first along the axes holds zeros."""
-    return jnp.where(processor_index(axes) == 0, x, jnp.zeros((), x.dtype))
+    """Turns copies into a pending sum: every processor but the first along the axes holds zeros.
+
+    These are negative where there is such a zero, which leaves the sign of what it is added to.
+    """
+    zero = -np.zeros((), x.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else np.zeros((), x.dtype)
+    return jnp.where(processor_index(axes) == 0, x, zero)
 
 
 def max_over(x: Array, axes: Axes) -> Array:
@@ -162,10 +192,8 @@ def _extremum_over(x: Array, axes: Axes, reduce: Callable[..., Array], sign: int
     if not axes:
         return x
     x = lax.stop_gradient(x)
-    if x.dtype == jnp.bool_:
-        return reduce(x.astype(jnp.int32), axes).astype(jnp.bool_)
     if not jnp.issubdtype(x.dtype, jnp.floating):
-        return reduce(x, axes)
+        return _widened(x, lambda x: reduce(x, axes))
     ordered, restore = _as_ordered_integers(x, sign)
     return restore(reduce(ordered, axes)).astype(x.dtype)
 

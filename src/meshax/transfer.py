@@ -187,7 +187,17 @@ def fill_padding(x: Array, setting: Setting, shape: Dims, placement: Placement, 
     """Replaces the padding along some dims, whatever it holds; the backward pass drops what flows into it."""
     for position, dim, axes in uneven(setting, shape, placement):
         if dim in over:
-            inside = indices(setting, dim, axes) < dim.size
-            inside = inside.reshape([-1 if i == position else 1 for i in range(x.ndim)])
+            inside = _is_real(setting, dim, axes).reshape([-1 if i == position else 1 for i in range(x.ndim)])
             x = jnp.where(inside, x, jnp.asarray(value, x.dtype))
     return x
+
+
+def _is_real(setting: Setting, dim: Dim, axes: Axes) -> Array:
+    """Whether each element of this processor's block is one of the dim, and not padding."""
+    if dim.size <= collectives.LARGEST:
+        return indices(setting, dim, axes) < dim.size
+    # places do not fit into 32 bits, but those in a block do: the first blocks are full, then one is not, then none
+    full, rest = divmod(dim.size, block := block_size(dim.size, setting.mesh.count(axes)))
+    here = collectives.processor_index(axes)
+    count = jnp.where(here < full, jnp.uint32(block), jnp.where(here == full, jnp.uint32(rest), jnp.uint32(0)))
+    return jnp.arange(block, dtype=jnp.uint32) < count

@@ -4,8 +4,11 @@ The local product runs on the slices. Where a summed dim is split, the result is
 whether it becomes an all-reduce or a reduce-scatter.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from ..dims import Dims, DimsLike, as_list, select, show, union, without
@@ -14,6 +17,7 @@ from ..layout import Setting, canonical, current
 from ..tensor import Tensor, check_tensor
 from ..transfer import fill_padding
 from .operands import compute, describe
+from .reduction import any as any_
 from .reduction import sum as sum_
 
 __all__ = ["einsum"]
@@ -49,6 +53,9 @@ def einsum(*xs: Tensor, out: DimsLike | None = None, over: DimsLike | None = Non
             rule="a product is computed in one dtype, so that none is slower than it looks.",
             fix="cast one operand: x.astype(w.dtype).",
         )
+    if jnp.issubdtype(xs[0].dtype, jnp.floating) and jnp.finfo(xs[0].dtype).bits < 16:
+        # most backends have no products of these, and some of them have no zero to mask with
+        return einsum(*(x.astype(jnp.float32) for x in xs), out=out, over=over).astype(xs[0].dtype)
     every = union(*(x.dims for x in xs))
     result = select(every, as_list(out)) if out is not None else without(every, select(every, over or ()))
     summed = without(every, result)
@@ -62,15 +69,34 @@ def einsum(*xs: Tensor, out: DimsLike | None = None, over: DimsLike | None = Non
         ",".join("".join(letters[d.name] for d in x.dims) for x in xs) + "->" + "".join(letters[d.name] for d in result)
     )
 
-    def product(*arrays: Any) -> Any:
-        if setting is None:
-            return jnp.einsum(equation, *arrays)
-        arrays = tuple(_mask(a, setting, x.dims) for a, x in zip(arrays, xs, strict=True))
-        return _mask(jnp.einsum(equation, *arrays), setting, result)
-
     split = canonical(setting, every, None)
     pending = frozenset(a for dim, axes in zip(every, split, strict=True) if dim in summed for a in axes)
-    return Tensor(compute(product, xs), result, pending=pending)
+    dtype = xs[0].dtype
+    multiply: Callable[..., Any] = partial(jnp.einsum, equation)
+    if pending and dtype == jnp.float16:
+        multiply = _in_float32(multiply)
+
+    def product(*arrays: Any) -> Any:
+        if setting is None:
+            return multiply(*arrays)
+        arrays = tuple(_mask(a, setting, x.dims) for a, x in zip(arrays, xs, strict=True))
+        return _mask(multiply(*arrays), setting, result)
+
+    made = Tensor(compute(product, xs), result, pending=pending)
+    return made if made.dtype == dtype else made.astype(dtype)
+
+
+def _in_float32(multiply: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a product of float16 give float32: a part of the sum may overflow where the whole does not.
+
+    The backward pass is that of the product as it is, whose operands are float16.
+    """
+    wide = jax.custom_vjp(partial(multiply, preferred_element_type=jnp.float32))
+    wide.defvjp(
+        lambda *arrays: (wide(*arrays), arrays),
+        lambda arrays, ct: jax.vjp(multiply, *arrays)[1](ct.astype(jnp.float16)),
+    )
+    return wide
 
 
 def _mask(array: Any, setting: Setting, shape: Dims) -> Any:
@@ -88,5 +114,6 @@ def _sum_colliding_alone(xs: tuple[Tensor, ...], every: Dims, summed: Dims, sett
         }  # fmt: skip
         alone = [d for d in x.dims if d in summed and len(owners[d]) == 1]
         colliding = [d for d in alone if axes_elsewhere & set(canonical(setting, (d,), None)[0])]
-        done.append(sum_(x, over=colliding) if colliding else x)
+        reduce = any_ if x.dtype == jnp.bool_ else sum_
+        done.append(reduce(x, over=colliding).astype(x.dtype) if colliding else x)
     return tuple(done)

@@ -35,6 +35,17 @@ def one_sized_dim(dim: DimsLike, op: str) -> Dim:
     return shape[0]
 
 
+def places_fit(dim: Dim, op: str) -> Dim:
+    """Returns the dim if the places along it are int32, or raises."""
+    if dim.size > collectives.LARGEST + 1:
+        raise ShapeError(
+            f"mx.{op} counts places along dim {dim}, which do not fit into int32.",
+            rule=f"places along a dim are int32: at most {collectives.LARGEST + 1} of them.",
+            fix="use two dims in its place, for example of 65536 and the rest.",
+        )
+    return dim
+
+
 def full(dims: DimsLike, value: Any, dtype: Any = None) -> Tensor:
     """Returns a tensor filled with a number.
 
@@ -72,7 +83,7 @@ def arange(dim: Dim) -> Tensor:
 
     Communication: none.
     """
-    dim = one_sized_dim(dim, "arange")
+    dim = places_fit(one_sized_dim(dim, "arange"), "arange")
     setting = current()
     if setting is None:
         return Tensor(jnp.arange(dim.size, dtype=jnp.int32), (dim,))

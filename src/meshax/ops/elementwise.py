@@ -16,7 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import compat
+from ..collectives import summing_dtype
 from ..dims import union
+from ..errors import DtypeError
 from ..layout import canonical, current
 from ..tensor import Tensor, check_same_everywhere, check_tensor
 from .operands import align, common_role, compute
@@ -60,13 +62,14 @@ def apply(fn: Callable[..., Any], operands: tuple[Operand, ...], name: str, pend
         fn: the function.
         operands: tensors and numbers.
         name: the operation's name, for messages.
-        pending: what keeps a pending sum pending: "sum" if all operands are, "scale" if all but one are numbers.
+        pending: what keeps a pending sum pending, where that is exact: "sum" if all operands are pending alike, "scale"
+            or "divide" if all but one are numbers.
     """
     operands = tuple(_as_operand(x, name) for x in operands)
     xs = [x for x in operands if isinstance(x, Tensor)]
     if not xs:
         return check_tensor(operands[0], f"mx.{name}")
-    if _stays_unsettled(xs, len(operands), pending):
+    if _stays_unsettled(operands, xs, pending):
         first = xs[0]
         array = fn(*(x._array if isinstance(x, Tensor) else x for x in operands))
         return Tensor(array, first.dims, first.role, first._placement, first._pending)
@@ -83,26 +86,73 @@ def apply(fn: Callable[..., Any], operands: tuple[Operand, ...], name: str, pend
 
 
 def _as_operand(x: Operand, name: str) -> Operand:
-    if isinstance(x, Tensor | numbers.Number | np.generic):
+    if isinstance(x, Tensor) or is_number(x):
         return x
     if isinstance(x, jax.Array | np.ndarray) and x.ndim == 0:
         check_same_everywhere(x)
         return Tensor(x, ())
-    return check_tensor(x, name if name.startswith("operator") else f"mx.{name}")
+    called = name if name.startswith("operator") else f"mx.{name}"
+    if isinstance(x, numbers.Number | np.generic):
+        raise DtypeError(
+            f"{called} does not know numbers of the type {type(x).__name__}.",
+            values=repr(x),
+            rule="an element is a truth value, an integer, a floating or a complex number of JAX's.",
+            fix="convert it first, for example with float.",
+        )
+    return check_tensor(x, called)
 
 
-def _stays_unsettled(xs: list[Tensor], num_operands: int, pending: str) -> bool:
+def is_number(x: Any) -> bool:
+    """Whether x is a number of Python's or numpy's that JAX has a dtype for."""
+    if not isinstance(x, np.generic):
+        return isinstance(x, bool | int | float | complex)
+    try:
+        dtype = jax.dtypes.canonicalize_dtype(x.dtype)
+    except TypeError:
+        return False
+    return jnp.issubdtype(dtype, jnp.number) or dtype == jnp.bool_
+
+
+def can_stay_pending(dtype: Any) -> bool:
+    """Whether sums of parts are parts of sums: not of truth values, nor where parts overflow and the whole does not."""
+    return dtype == summing_dtype(dtype)
+
+
+def _stays_unsettled(operands: tuple[Operand, ...], xs: list[Tensor], pending: str) -> bool:
     """Whether the function can be applied to the slices as they are."""
     first = xs[0]
     if current() is None:
         return False
+    if not first._pending:
+        return len(xs) == 1 and first._placement is not None
+    if not can_stay_pending(first.dtype):
+        return False
     if len(xs) == 1:
-        return pending == "scale" if first._pending else first._placement is not None
+        factors = [x for x in operands if x is not first]
+        return pending in ("scale", "divide") and all(_scales(x, first.dtype, pending) for x in factors)
     same = all(
-        (x.dims, x.role, x._placement, x._pending) == (first.dims, first.role, first._placement, first._pending)
+        (x.dims, x.role, x._placement, x._pending, x.dtype)
+        == (first.dims, first.role, first._placement, first._pending, first.dtype)
         for x in xs
     )
-    return pending == "sum" and bool(first._pending) and same and len(xs) == num_operands
+    return pending == "sum" and same and len(xs) == len(operands)
+
+
+def _scales(number: Any, dtype: Any, pending: str) -> bool:
+    """Whether scaling the parts of a sum by a number scales the sum.
+
+    Infinity and zero do not: of parts that cancel, or that overflow, they make something else. Nor does a division of
+    integers, or a factor that changes the dtype: a sum wraps around in its own.
+    """
+    if jnp.result_type(dtype, number) != dtype:
+        return False
+    if jnp.issubdtype(dtype, jnp.integer):
+        return pending == "scale" and number != 0
+    try:
+        factor = np.asarray(number).astype(dtype)
+    except (OverflowError, ValueError):  # an integer beyond all floats
+        return False
+    return bool(np.isfinite(factor) and factor != 0)
 
 
 def _binary(fn: Callable[..., Any], name: str, pending: str = "") -> Callable[..., Tensor]:
@@ -164,7 +214,7 @@ isnan, isfinite, clip = lift(jnp.isnan), lift(jnp.isfinite), lift(jnp.clip)
 
 _OPERATORS = {
     "add": (operator.add, "sum"), "sub": (operator.sub, "sum"), "mul": (operator.mul, "scale"),
-    "truediv": (operator.truediv, "scale"), "floordiv": (operator.floordiv, ""), "mod": (operator.mod, ""),
+    "truediv": (operator.truediv, "divide"), "floordiv": (operator.floordiv, ""), "mod": (operator.mod, ""),
     "pow": (operator.pow, ""), "and": (operator.and_, ""), "or": (operator.or_, ""), "xor": (operator.xor, ""),
 }  # fmt: skip
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..collectives import summing_dtype
 from ..compat import varying_axes
 from ..dims import Dim, DimLike, Dims, find, show, union, unique, without
 from ..errors import DtypeError, ShapeError
@@ -17,8 +18,8 @@ from ..layout import Placement, Setting, block_size, canonical, current
 from ..tensor import Tensor, check_tensor
 from ..transfer import fill_padding
 from ..transfer import indices as places
-from .creation import arange, one_sized_dim
-from .elementwise import astype
+from .creation import arange, one_sized_dim, places_fit
+from .elementwise import apply, astype
 from .operands import compute, varying_together
 from .resharding import placed, unsplit
 
@@ -35,7 +36,7 @@ def one_hot(indices: Tensor, dim: Dim, dtype: Any = jnp.float32) -> Tensor:
     _check_integer(indices, "one_hot")
     dim = one_sized_dim(dim, "one_hot")
     unique((*indices.dims, dim))
-    return astype(indices == arange(dim), dtype)
+    return astype(places_along(indices, dim, "one_hot") == arange(dim), dtype)
 
 
 def gather(x: Tensor, indices: Tensor, dim: DimLike) -> Tensor:
@@ -61,7 +62,7 @@ def gather(x: Tensor, indices: Tensor, dim: DimLike) -> Tensor:
     if x.dtype == jnp.bool_:  # which have no sum
         return gather(x.astype(jnp.int32), indices, dim).astype(jnp.bool_)
     union(x.dims, indices.dims)
-    indices = indices.astype(jnp.int32)
+    indices = places_along(indices, dim, "gather")
     position = x.dims.index(dim)
     new = without(indices.dims, x.dims)
     result = (*x.dims[:position], *new, *x.dims[position + 1 :])
@@ -80,7 +81,7 @@ def gather(x: Tensor, indices: Tensor, dim: DimLike) -> Tensor:
     if split:
         block = block_size(dim.size, setting.mesh.count(split))
         here = index - places(setting, dim, split)[0]
-        index = jnp.where((here >= 0) & (here < block) & (index < dim.size), here, -1)
+        index = jnp.where((here >= 0) & (here < block), here, -1)
     array = compute(lambda a: _look_up(a, index, x.dims, indices.dims, dim, result), [x], vary=varying_axes(index))
     return placed(array, setting, result, None, _placement_without(result, whole, setting), frozenset(split))
 
@@ -104,7 +105,7 @@ def scatter_add(x: Tensor, indices: Tensor, updates: Tensor, dim: DimLike) -> Te
         raise DtypeError(
             "truth values cannot be added up.", values=f"{show(x.dims)} bool", fix="cast them: x.astype(jnp.int32)."
         )
-    indices = indices.astype(jnp.int32)
+    indices = places_along(indices, dim, "scatter_add")
     own = without(indices.dims, x.dims)
     wanted = union(own, without(x.dims, (dim,)))
     if (
@@ -122,6 +123,9 @@ def scatter_add(x: Tensor, indices: Tensor, updates: Tensor, dim: DimLike) -> Te
         raise DtypeError(
             "updates have another dtype.", values=f"{updates.dtype} for {x.dtype}", fix="cast them with .astype."
         )
+    if jnp.issubdtype(x.dtype, jnp.floating) and summing_dtype(x.dtype) != x.dtype:  # parts may overflow
+        wide = scatter_add(x.astype(jnp.float32), indices, updates.astype(jnp.float32), dim)
+        return wide.astype(x.dtype)
     setting = current()
     if setting is None:
         added = _add_up(unsplit(indices, ()), unsplit(updates, ()), indices.dims, updates.dims, x.dims, dim, own, None)
@@ -151,6 +155,18 @@ def _check_integer(indices: Tensor, op: str) -> None:
         )
 
 
+def places_along(indices: Tensor, dim: Dim, op: str) -> Tensor:
+    """Returns the indices as int32, -1 for those out of range. A cast alone would wrap some of them into the range."""
+    places_fit(dim, op)
+
+    def narrow(index: Array) -> Array:
+        wide = index if jnp.iinfo(index.dtype).bits > 32 or index.dtype == jnp.uint32 else index.astype(jnp.int32)
+        last = jnp.asarray(dim.size - 1, wide.dtype)
+        return jnp.where((wide >= 0) & (wide <= last), wide.astype(jnp.int32), -1)
+
+    return apply(narrow, (indices,), op)
+
+
 def _look_up(x: Array, index: Array, dims: Dims, index_dims: Dims, dim: Dim, result: Dims) -> Array:
     """Gathers from local arrays; an index outside of the array gives zeros."""
     shared = [d for d in index_dims if d in dims]
@@ -178,8 +194,7 @@ def _add_up(
     local = [d.size for d in dims] if setting is None else list(setting.local_shape(dims, placement))
     position = dims.index(dim)
     if setting is not None and placement[position]:
-        offset = places(setting, dim, placement[position])[0]
-        index = jnp.where(index < dim.size, index - offset, -1)
+        index = index - places(setting, dim, placement[position])[0]
     shared = [d for d in index_dims if d in dims]
     rest = [d for d in dims if d not in shared and d != dim]
     index = jnp.transpose(index, [index_dims.index(d) for d in (*shared, *own)])
@@ -189,12 +204,18 @@ def _add_up(
     sizes = dict(zip(dims, local, strict=True))
     block = sizes[dim]
     updates = jnp.broadcast_to(updates, [*index.shape, *(sizes[d] for d in rest)])
+    if setting is not None:  # what flows back from the padding of a dim that they are broadcast along is dropped
+        missing = without(full, update_dims)
+        at = tuple(() if d in own else canonical(setting, (d,), None)[0] for d in full)
+        updates = fill_padding(updates, setting, full, at, missing)
 
     def add(index: Array, updates: Array) -> Array:
+        # One more row receives what is dropped: XLA before jax 0.12 may make a wrong read of an index out of range.
         flat = index.reshape(-1)
         flat = jnp.where((flat >= 0) & (flat < block), flat, block)
-        zeros = jnp.zeros((block, *updates.shape[index.ndim :]), updates.dtype)
-        return zeros.at[flat].add(updates.reshape(-1, *updates.shape[index.ndim :]), mode="drop")
+        zeros = jnp.zeros((block + 1, *updates.shape[index.ndim :]), updates.dtype)
+        added = zeros.at[flat].add(updates.reshape(-1, *updates.shape[index.ndim :]), mode="promise_in_bounds")
+        return added[:block]
 
     for _ in shared:
         add = jax.vmap(add)

@@ -78,6 +78,21 @@ def window(
     return result
 
 
+def stretch_in_block(setting: Setting, dim: Dim, axes: Axes, first: int, last: int) -> Array:
+    """Whether each place in this processor's block of a dim lies in the stretch [first, last).
+
+    It is counted from the block's own first place: places in the whole dim may not fit into 32 bits.
+    """
+    count = setting.mesh.count(axes)
+    block = block_size(dim.size, count)
+    here = collectives.processor_index(axes)
+    low, high = (
+        _lookup({p: min(max(end - p * block, 0), block) for p in range(count)}, count, here) for end in (first, last)
+    )
+    place = jnp.arange(block, dtype=jnp.int32)
+    return (place >= low) & (place < high)
+
+
 def _stretch(x: Array, position: int, start: int, width: int, size: int, fill: Any) -> Array:
     before, after = max(0, -start), max(0, start + width - size)
     x = lax.slice_in_dim(

@@ -11,9 +11,9 @@ from ..errors import ArgumentError
 from ..layout import canonical, current
 from ..tensor import Tensor, check_tensor
 from ..transfer import fill_padding, indices
-from .creation import one_sized_dim
+from .creation import one_sized_dim, places_fit
 from .operands import compute
-from .reduction import lowest
+from .reduction import lowest, with_infinities
 from .resharding import placed, unsplit
 
 __all__ = ["argsort", "cumsum", "sort", "top_k"]
@@ -34,7 +34,7 @@ def top_k(x: Tensor, over: DimLike, k: Dim) -> tuple[Tensor, Tensor]:
     Communication: none, if the dim is not split; otherwise an all-gather of k candidates per processor,
     values and places.
     """
-    dim = find(check_tensor(x, "mx.top_k").dims, over)
+    dim = places_fit(find(check_tensor(x, "mx.top_k").dims, over), "top_k")
     k = one_sized_dim(k, "top_k")
     unique([k if d == dim else d for d in x.dims])
     if k.size > dim.size:
@@ -44,7 +44,7 @@ def top_k(x: Tensor, over: DimLike, k: Dim) -> tuple[Tensor, Tensor]:
     axes = placement[position]
 
     def select(array: Array) -> tuple[Array, Array]:
-        array = jnp.moveaxis(array, position, -1)
+        array = with_infinities(jnp.moveaxis(array, position, -1))
         if jnp.issubdtype(array.dtype, jnp.inexact):  # a negative NaN would come behind what fills the padding
             array = jnp.where(jnp.isnan(array), jnp.asarray(jnp.nan, array.dtype), array)
         if setting is None or not axes:
@@ -59,7 +59,7 @@ def top_k(x: Tensor, over: DimLike, k: Dim) -> tuple[Tensor, Tensor]:
             values, found = (collectives.gather(c, axes, c.ndim - 1, copies=False) for c in (values, found))
             values, best = lax.top_k(values, k.size)
             found = jnp.take_along_axis(found, best, axis=-1)
-        return jnp.moveaxis(values, -1, position), jnp.moveaxis(found, -1, position)
+        return jnp.moveaxis(values, -1, position).astype(x.dtype), jnp.moveaxis(found, -1, position)
 
     shape = tuple(k if d == dim else d for d in x.dims)
     values, found = compute(select, [x])
@@ -78,9 +78,11 @@ def sort(x: Tensor, dim: DimLike) -> Tensor:
 
     Communication: none, if the dim is not split; otherwise it is gathered.
     """
-    return _on_whole(
-        check_tensor(x, "mx.sort"), dim, lambda array, position: jnp.sort(array, axis=position, stable=True)
-    )
+
+    def order(array: Array, position: int) -> Array:
+        return jnp.sort(with_infinities(array), axis=position, stable=True).astype(array.dtype)
+
+    return _on_whole(check_tensor(x, "mx.sort"), dim, order)
 
 
 def argsort(x: Tensor, dim: DimLike) -> Tensor:
@@ -90,9 +92,11 @@ def argsort(x: Tensor, dim: DimLike) -> Tensor:
     """
 
     def order(array: Array, position: int) -> Array:
-        return jnp.argsort(lax.stop_gradient(array), axis=position, stable=True).astype(jnp.int32)
+        array = with_infinities(lax.stop_gradient(array))
+        return jnp.argsort(array, axis=position, stable=True).astype(jnp.int32)
 
-    return _on_whole(check_tensor(x, "mx.argsort"), dim, order)
+    places_fit(find(check_tensor(x, "mx.argsort").dims, dim), "argsort")
+    return _on_whole(x, dim, order)
 
 
 def _on_whole(x: Tensor, some: DimLike, fn: Any) -> Tensor:
@@ -118,8 +122,9 @@ def cumsum(x: Tensor, dim: DimLike, exclusive: bool = False, reverse: bool = Fal
     backward pass a reduce-scatter of as much.
     """
     dim = find(check_tensor(x, "mx.cumsum").dims, dim)
-    if x.dtype == jnp.bool_:
-        x = x.astype(jnp.int32)
+    if x.dtype != collectives.summing_dtype(x.dtype):  # parts may overflow where the whole does not; truths are counted
+        wide = cumsum(x.astype(collectives.summing_dtype(x.dtype)), dim, exclusive, reverse)
+        return wide if x.dtype == jnp.bool_ else wide.astype(x.dtype)
     setting, position = current(), x.dims.index(dim)
     placement = canonical(setting, x.dims, None)
     axes = placement[position]

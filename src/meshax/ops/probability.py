@@ -7,6 +7,7 @@ from ..errors import DtypeError, ShapeError
 from ..tensor import Tensor, check_tensor
 from .creation import arange
 from .elementwise import exp, isfinite, isnan, log, stop_gradient, where
+from .indexing import places_along
 from .reduction import max, mean, reduced_dims, sum
 
 __all__ = ["log_softmax", "logsumexp", "softmax", "softmax_cross_entropy"]
@@ -24,7 +25,7 @@ def logsumexp(x: Tensor, over: DimsLike | None = None) -> Tensor:
 
 def _finite_max(x: Tensor, dims: Dims) -> Tensor:
     """Returns the maximum to subtract before exponentials; an infinite one would make NaN of them."""
-    top = stop_gradient(max(x, dims))
+    top = max(stop_gradient(x), dims)  # in this order, nothing is computed for a derivative of the maximum
     return where(isfinite(top) | isnan(top), top, 0.0)
 
 
@@ -74,9 +75,10 @@ def softmax_cross_entropy(
             values=f"{show(logits.dims)} and {show(labels.dims)}",
             fix="pass integer labels without that dim.",
         )
+    places = places_along(labels, dim, "softmax_cross_entropy")
     normaliser = logsumexp(logits, dim)
-    chosen = sum(where(labels == arange(dim), logits, 0.0), dim)
-    loss = where((labels >= 0) & (labels < dim.size), normaliser - chosen, 0.0)
+    chosen = sum(where(places == arange(dim), logits, 0.0), dim)
+    loss = where(places >= 0, normaliser - chosen, 0.0)
     if label_smoothing:
         loss = loss + label_smoothing * (chosen - mean(logits, dim))
     if z_loss:

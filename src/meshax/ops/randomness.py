@@ -15,11 +15,11 @@ import jax.extend
 import jax.numpy as jnp
 
 from .. import collectives
-from ..dims import Dim, DimLike, Dims, DimsLike, show, sizes
+from ..dims import Dim, DimLike, Dims, DimsLike, find, show, sizes
 from ..errors import ArgumentError, DtypeError
 from ..layout import Setting, canonical, current
 from ..tensor import Tensor, check_tensor
-from .creation import one_sized_dim, sized_dims
+from .creation import one_sized_dim, places_fit, sized_dims
 from .elementwise import where
 from .reduction import argmax
 from .resharding import placed
@@ -115,6 +115,7 @@ def categorical(key: Array, logits: Tensor, over: DimLike) -> Tensor:
         raise DtypeError(
             f"logits are floating numbers, not {logits.dtype}.", values=show(logits.dims), fix="cast them with .astype."
         )
+    places_fit(find(logits.dims, over), "random.categorical")
     return argmax(logits + gumbel(key, logits.dims, logits.dtype), over)
 
 
@@ -123,7 +124,7 @@ def permutation(key: Array, dim: Dim) -> Tensor:
 
     Communication: none: every processor draws the whole permutation.
     """
-    dim = one_sized_dim(dim, "random.permutation")
+    dim = places_fit(one_sized_dim(dim, "random.permutation"), "random.permutation")
     order = jax.random.permutation(_checked(key), jnp.arange(dim.size, dtype=jnp.int32))
     setting = current()
     return Tensor(order, (dim,)) if setting is None else placed(order, setting, (dim,), None, ((),))
@@ -162,13 +163,10 @@ def _checked(key: Array) -> Array:
 
 
 def _slice_key(key: Array, setting: Setting, shape: Dims, placement: Any, local: tuple[int, ...]) -> Array:
-    """Returns a key whose bits are those of this processor's slice: it holds the slice's first place in each dim."""
+    """Returns a key whose bits are those of this processor's slice: it holds the block's number along each dim."""
     axes = frozenset(axis for axes in placement for axis in axes)
-    origin = [
-        collectives.processor_index(split) * block if split else jnp.int32(0)
-        for split, block in zip(placement, local, strict=True)
-    ]
-    data = jnp.concatenate([jax.random.key_data(key), jnp.stack(origin).astype(jnp.uint32)])
+    number = [collectives.processor_index(split) if split else jnp.int32(0) for split in placement]
+    data = jnp.concatenate([jax.random.key_data(key), jnp.stack(number).astype(jnp.uint32)])
     return jax.random.wrap_key_data(collectives.to_copies(data, axes), impl=_slice_generator(sizes(shape), local))
 
 
@@ -208,17 +206,18 @@ def _slice_generator(whole: tuple[int, ...], local: tuple[int, ...]) -> Any:
     )
 
 
-def _places(origin: Array, whole: tuple[int, ...], local: tuple[int, ...]) -> tuple[Array, Array]:
+def _places(blocks: Array, whole: tuple[int, ...], local: tuple[int, ...]) -> tuple[Array, Array]:
     """Returns the place of each element of a slice in the whole array, as the high and low halves of 64 bits."""
     high = low = jnp.zeros(local, jnp.uint32)
+    is_long = math.prod(whole) > 2**32
     for position, block in enumerate(local):
         stride = math.prod(whole[position + 1 :])
-        along = jnp.arange(block, dtype=jnp.uint32) + origin[position]
-        along = along.reshape([-1 if i == position else 1 for i in range(len(local))])
-        step_high, step_low = _product(along, stride) if math.prod(whole) > 2**32 else (0, along * jnp.uint32(stride))
-        total = low + step_low
-        high = high + step_high + (total < low).astype(jnp.uint32)
-        low = total
+        along = jnp.arange(block, dtype=jnp.uint32).reshape([-1 if i == position else 1 for i in range(len(local))])
+        for number, step in ((blocks[position], stride * block), (along, stride)):
+            step_high, step_low = _product(number, step) if is_long else (0, number * jnp.uint32(step % 2**32))
+            total = low + step_low
+            high = high + step_high + (total < low).astype(jnp.uint32)
+            low = total
     return high, low
 
 

@@ -12,7 +12,8 @@ from ..dims import DimLike, Dims, DimsLike, find, select, without
 from ..layout import Axes, canonical, current
 from ..tensor import Tensor, check_tensor
 from ..transfer import fill_padding, indices
-from .elementwise import astype
+from .creation import places_fit
+from .elementwise import astype, can_stay_pending
 from .operands import compute
 
 __all__ = ["all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum", "var"]
@@ -42,30 +43,56 @@ def _reduce(
         return local(array, axis=positions)
 
     split = tuple(axis for dim, axes in zip(x.dims, placement, strict=True) if dim in over for axis in axes)
-    if keep_pending and x._pending and x._placement is None:
-        return Tensor(reduce(x._array), result, x.role, pending=x._pending), split
+    if keep_pending and x._pending and x._placement is None and can_stay_pending(x.dtype):
+        partial = reduce(x._array)
+        if partial.dtype == x.dtype:  # else a sum that wraps around would not
+            return Tensor(partial, result, x.role, pending=x._pending), split
     return Tensor(compute(reduce, [x], x.role), result, x.role), split
 
 
 def sum(x: Tensor, over: Over = None) -> Tensor:
     """Sums over some dims, or all.
 
-    Communication: none, if no summed dim is split; otherwise a pending sum, reduced by its first use.
+    Communication: none, if no summed dim is split; otherwise a pending sum, reduced by its first use. That of float16
+    (or narrower) is reduced at once, in float32: parts of it may overflow where the whole does not.
     """
     dims = reduced_dims(x, over, "sum")
-    partial, split = _reduce(x, dims, jnp.sum, lambda dtype: 0, keep_pending=True)
+    if _overflows(x):
+        return _in_float32(sum, x, dims)
+    return _pending_sum(x, dims, jnp.sum)
+
+
+def _pending_sum(x: Tensor, dims: Dims, local: Callable[..., Array]) -> Tensor:
+    partial, split = _reduce(x, dims, local, lambda dtype: 0, keep_pending=True)
     return Tensor(partial._array, partial.dims, partial.role, pending=partial._pending | frozenset(split))
 
 
-def mean(x: Tensor, over: Over = None) -> Tensor:
-    """Averages over some dims, or all.
+def _overflows(x: Tensor) -> bool:
+    """Whether parts of sums and products of such elements may well overflow where the whole does not."""
+    return jnp.issubdtype(x.dtype, jnp.floating) and collectives.summing_dtype(x.dtype) != x.dtype
 
-    Communication: as `mx.sum`.
+
+def _in_float32(op: Callable[..., Tensor], x: Tensor, dims: Dims) -> Tensor:
+    return astype(op(astype(x, jnp.float32), dims), x.dtype)
+
+
+def mean(x: Tensor, over: Over = None) -> Tensor:
+    """Averages over some dims, or all; floats narrower than float32 are added up in float32.
+
+    Communication: none, if no such dim is split; otherwise a pending sum, reduced by its first use.
     """
     dims = reduced_dims(x, over, "mean")
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         x = astype(x, jnp.float32)
-    return sum(x, dims) / math.prod(dim.size for dim in dims)
+    if jnp.finfo(x.dtype).bits < 16:
+        return _in_float32(mean, x, dims)
+    count = float(math.prod(dim.size for dim in dims))  # as an integer it may not fit into 32 bits
+
+    def average(array: Array, axis: tuple[int, ...]) -> Array:
+        wide = jnp.promote_types(array.dtype, jnp.float32)
+        return (jnp.sum(array, axis, dtype=wide) / count).astype(array.dtype)  # parts of a mean do not overflow
+
+    return _pending_sum(x, dims, average)
 
 
 def var(x: Tensor, over: Over = None) -> Tensor:
@@ -83,7 +110,10 @@ def prod(x: Tensor, over: Over = None) -> Tensor:
 
     Communication: none, if no such dim is split; otherwise an all-gather of one partial product per processor.
     """
-    partial, split = _reduce(x, reduced_dims(x, over, "prod"), jnp.prod, lambda dtype: 1)
+    dims = reduced_dims(x, over, "prod")
+    if _overflows(x):
+        return _in_float32(prod, x, dims)
+    partial, split = _reduce(x, dims, jnp.prod, lambda dtype: 1)
     if not split:
         return partial
     stacked = collectives.gather(partial._array[None], split, 0, copies=False)
@@ -136,6 +166,12 @@ def highest(dtype: Any) -> Any:
     return jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).max
 
 
+def with_infinities(array: Array) -> Array:
+    """Returns the same numbers in a dtype that has infinities to mask with: some floats of a byte or less have none."""
+    is_narrow = jnp.issubdtype(array.dtype, jnp.floating) and jnp.finfo(array.dtype).bits < 16
+    return array.astype(jnp.float32) if is_narrow else array
+
+
 def _extremum(
     x: Tensor,
     over: Dims,
@@ -155,19 +191,23 @@ def _extremum(
         return across(local(masked(array, fill(array.dtype)), axis=positions), split)
 
     def save(array: Array) -> tuple[Array, tuple[Array, Array]]:
-        result = forward(array)
+        result = extremum(array)  # not `forward`: the result has a derivative of its own, for a second derivative
         return result, (array, result)
 
     def backward(saved: tuple[Array, Array], ct: Array) -> tuple[Array]:
         array, result = saved
         hit = masked((array == jnp.expand_dims(result, positions)).astype(ct.dtype), 0)
         hits = collectives.sum_over(jnp.sum(hit, axis=positions), split)
-        return (hit * jnp.expand_dims(ct / hits, positions),)
+        return (masked(hit * jnp.expand_dims(ct / hits, positions), 0),)  # a derivative of this is a sum: masked too
 
     extremum = jax.custom_vjp(forward)
     extremum.defvjp(save, backward)
     differentiable = split and jnp.issubdtype(x.dtype, jnp.inexact)
-    return Tensor(compute(extremum if differentiable else forward, [x], x.role), without(x.dims, over), x.role)
+
+    def of_any_dtype(array: Array) -> Array:
+        return (extremum if differentiable else forward)(with_infinities(array)).astype(array.dtype)
+
+    return Tensor(compute(of_any_dtype, [x], x.role), without(x.dims, over), x.role)
 
 
 def argmax(x: Tensor, over: DimLike) -> Tensor:
@@ -187,13 +227,13 @@ def argmin(x: Tensor, over: DimLike) -> Tensor:
 
 
 def _arg_extremum(x: Tensor, over: DimLike, op: str, local: Any, across: Any, fill: Any) -> Tensor:
-    dim = find(check_tensor(x, f"mx.{op}").dims, over)
+    dim = places_fit(find(check_tensor(x, f"mx.{op}").dims, over), op)
     setting, position = current(), x.dims.index(dim)
     placement = canonical(setting, x.dims, x.role)
     axes = placement[position]
 
     def place(array: Array) -> Array:
-        array = jax.lax.stop_gradient(array)
+        array = with_infinities(jax.lax.stop_gradient(array))
         if setting is not None:
             array = fill_padding(array, setting, x.dims, placement, (dim,), fill(array.dtype))
             where_ = indices(setting, dim, axes)

@@ -4,15 +4,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from ..collectives import LARGEST
+from ..compat import is_traced
 from ..dims import Dim, DimLike, Dims, find, show, unique, without
 from ..errors import ArgumentError, DtypeError, ShapeError
-from ..layout import Axes, Setting, block_size, canonical, current
+from ..layout import Axes, block_size, canonical, current
 from ..tensor import Tensor, check_tensor
-from ..transfer import fill_padding, indices
-from .creation import one_sized_dim
-from .neighbours import window
+from ..transfer import fill_padding
+from .creation import one_sized_dim, places_fit
+from .elementwise import is_number
+from .neighbours import stretch_in_block, window
 from .operands import compute, describe, integers
 from .resharding import placed, transpose, unsplit
 
@@ -60,10 +64,34 @@ def pad(x: Tensor, dim: DimLike, before: int, after: int, value: Any = 0) -> Ten
         raise ArgumentError(
             f"dim {dim} cannot be padded by {before} and {after}.", fix="use mx.slice to cut elements off."
         )
-    if jnp.issubdtype(x.dtype, jnp.integer) and value != int(value if value == value else 0):
-        raise ArgumentError(f"{value} is not an integer, as the tensor's elements are.", fix="pad with an integer.")
     size = Dim(dim.name, dim.size + before + after)
-    return _moved(x, dim, size, before, value)
+    return _moved(x, dim, size, before, _padding_value(value, x.dtype))
+
+
+def _padding_value(value: Any, dtype: Any) -> Any:
+    if hasattr(value, "dtype") and not isinstance(value, Tensor) and not is_traced(value) and not value.shape:
+        value = np.asarray(value)[()]
+    if not is_number(value):
+        raise ArgumentError(
+            f"mx.pad takes a number for value=, not {'a traced value' if is_traced(value) else type(value).__name__}.",
+            rule="such a number is part of the program: it is known before the program runs.",
+            fix="pad with 0, and choose with mx.where; or use mx.concat.",
+        )
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        return value
+    if isinstance(value, complex | np.complexfloating):
+        raise ArgumentError(
+            f"{value} is not a real number, as the tensor's elements are.", fix="pad with a real number."
+        )
+    if jnp.issubdtype(dtype, jnp.integer):
+        if not np.isfinite(value) or value != int(value):
+            raise ArgumentError(f"{value} is not an integer, as the tensor's elements are.", fix="pad with an integer.")
+        least, largest = int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
+        if not least <= int(value) <= largest:
+            raise ArgumentError(
+                f"{value} is not one of the numbers of {dtype}.", values=f"{least} to {largest}", fix="cast the tensor."
+            )
+    return value
 
 
 def flip(x: Tensor, dim: DimLike) -> Tensor:
@@ -122,6 +150,8 @@ def windows(x: Tensor, dim: DimLike, window: Dim, before: int = 0, after: int = 
     new = Dim(dim.name, reach // stride + 1)
 
     def cut(array: Array, position: int, block: int) -> Array:
+        if array.shape[position] > LARGEST:
+            places_fit(dim, "windows")
         places = jnp.arange(block)[:, None] * stride + jnp.arange(window.size)
         return jnp.moveaxis(jnp.take(array, places, axis=position), position + 1, -1)
 
@@ -151,9 +181,13 @@ def concat(xs: Sequence[Tensor], dim: DimLike) -> Tensor:
             fix="rename or broadcast them.",
         )
     whole = Dim(dims[0].name, sum(d.size for d in dims))
+    xs = [transpose(x, [d.name for d in xs[0].dims]) for x in xs]
+    position = xs[0].dims.index(dims[0])
+    if not canonical(current(), (whole,), None)[0]:
+        shape = (*xs[0].dims[:position], whole, *xs[0].dims[position + 1 :])
+        return Tensor(compute(lambda *arrays: jnp.concatenate(arrays, position), xs), shape)
     parts, offset = [], 0
     for x, part in zip(xs, dims, strict=True):
-        x = transpose(x, [d.name for d in xs[0].dims])
         parts.append((offset, offset + part.size, _moved(x, part, whole, offset)))
         offset += part.size
     return _choose(whole, parts)
@@ -244,18 +278,18 @@ def _moved(x: Tensor, dim: Dim, new: Dim, offset: int, fill: Any = 0, wrap: bool
 
 
 def _choose(dim: Dim, parts: Sequence[tuple[int, int, Tensor]]) -> Tensor:
-    """Takes each stretch [first, last) of a dim from its tensor."""
+    """Takes each stretch [first, last) of a split dim from its tensor."""
     _, _, result = parts[0]
-    setting: Setting | None = current()
+    setting = current()
+    assert setting is not None
     position = result.dims.index(dim)
     axes = canonical(setting, result.dims, None)[position]
 
     def choose(*arrays: Array) -> Array:
-        place = jnp.arange(dim.size) if setting is None else indices(setting, dim, axes)
-        place = place.reshape([-1 if i == position else 1 for i in range(len(result.dims))])
         chosen = arrays[0]
         for (first, last, _), array in zip(parts[1:], arrays[1:], strict=True):
-            chosen = jnp.where((place >= first) & (place < last), array, chosen)
+            inside = stretch_in_block(setting, dim, axes, first, last)
+            chosen = jnp.where(inside.reshape([-1 if i == position else 1 for i in range(array.ndim)]), array, chosen)
         return chosen
 
     return Tensor(compute(choose, [part for _, _, part in parts]), result.dims)

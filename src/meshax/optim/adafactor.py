@@ -46,7 +46,8 @@ class Adafactor(Optimizer):
 
     Args:
         rate: the learning rate, relative to the size of a parameter: a number, or a schedule (see `optim.schedules`).
-        min_dim_size: a parameter is factored over its two largest dims, if both are at least this large.
+        min_dim_size: a parameter is factored over its two largest dims, if both are at least this large. Of equal ones
+            the last count, as in optax (where, from five dims on, numpy's order of equals depends on the machine).
         stacked: the dims along which parameters of many layers are stacked.
         decay_exponent: the decay of second moments at update t is 1 - t ** -decay_exponent.
         clip: the largest root mean square of an update, before the rate; None does not clip.
@@ -140,7 +141,7 @@ class Adafactor(Optimizer):
 
     def _factors(self, dims: Dims) -> Sequence[Dim]:
         """Returns the dims that moments are factored over, the largest first; none, if they are not."""
-        two = sorted(self._own(dims), key=lambda dim: -dim.size)[:2]
+        two = sorted(self._own(dims), key=lambda dim: dim.size)[:-3:-1]  # a stable sort: of equals, the last
         return two if len(two) == 2 and two[1].size >= self.min_dim_size else []
 
     def _moment_dims(self, dims: Dims) -> list[Dims]:
