@@ -16,6 +16,7 @@ from .errors import (
     MeshError,
     OptimizerError,
     ShapeError,
+    SliceError,
     TrainingError,
 )
 from .layout import Layout
@@ -35,6 +36,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ArgumentError", "CheckpointError", "DataError", "Dim", "DimError", "DtypeError", "Layout", "LayoutError", "Mesh",
-    "MeshError", "MeshaxError", "OptimizerError", "Program", "ShapeError", "Tensor", "TrainingError", "auto_layout",
-    "dims", "param", "put", "random", "spmd", "tensor", *_ops,
+    "MeshError", "MeshaxError", "OptimizerError", "Program", "ShapeError", "SliceError", "Tensor", "TrainingError",
+    "auto_layout", "dims", "param", "put", "random", "spmd", "tensor", *_ops,
 ]  # fmt: skip

@@ -6,6 +6,8 @@ Only this module knows how JAX spells the type of a value over the mesh axes, an
 import contextlib
 import math
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,6 +52,16 @@ def is_traced(x: Any) -> bool:
     return isinstance(x, jax.core.Tracer)
 
 
+def is_within_custom_vjp() -> bool:
+    """Whether a function with a derivative rule of its own (`jax.custom_vjp`) is being called; nothing else tells."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_qualname.startswith("custom_vjp.") and frame.f_globals["__name__"].startswith("jax."):
+            return True
+        frame = frame.f_back
+    return False
+
+
 @contextlib.contextmanager
 def own_trace(x: Any) -> Iterator[None]:
     """Emits what is computed inside into the trace of `x`, not into the innermost one.
@@ -67,6 +79,29 @@ def live_jaxpr(closed: Any) -> Any:
     return live
 
 
+def inner_programs(eqn: Any) -> list[Any]:
+    """Returns the jaxprs inside of an equation: a call's one, a branch's several, a loop's condition and body."""
+    if eqn.primitive.name == "while":
+        return [eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr]
+    return list(jax.extend.core.jaxprs_in_params(eqn.params))
+
+
+def scan_counts(eqn: Any) -> tuple[int, int]:
+    """Returns how many operands of a scan are constants, and how many it carries, which JAX 0.12 hides.
+
+    What is sliced or stacked has one dimension more outside of the body.
+    """
+    body = eqn.params["jaxpr"].jaxpr
+    carry = sum(a.aval.ndim == b.aval.ndim for a, b in zip(eqn.outvars, body.outvars, strict=True))
+    consts = sum(a.aval.ndim == b.aval.ndim for a, b in zip(eqn.invars, body.invars, strict=True)) - carry
+    return consts, carry
+
+
+_types = threading.local()  # per thread: several may trace at once
+_struct: Any = jax.ShapeDtypeStruct
+_own_type = _struct.manual_axis_type
+
+
 @contextlib.contextmanager
 def typed_outputs(like: Any) -> Iterator[None]:
     """Gives every `jax.ShapeDtypeStruct` read inside the type of a value over the mesh axes, unless it has one.
@@ -74,13 +109,19 @@ def typed_outputs(like: Any) -> Iterator[None]:
     A Pallas kernel describes its outputs by such structs, and JAX refuses one without that type under `check_vma`. The
     kernel's author cannot know the mesh, and JAX has no other way to say it.
     """
-    struct: Any = jax.ShapeDtypeStruct
-    own, manual_type = struct.manual_axis_type, jax.typeof(like).mat
-    struct.manual_axis_type = property(lambda self: own.__get__(self) or manual_type, own.__set__)
+    outer = getattr(_types, "type", None)
+    _types.type = jax.typeof(like).mat
     try:
         yield
     finally:
-        struct.manual_axis_type = own
+        _types.type = outer
+
+
+def _type_of_struct(struct: Any) -> Any:
+    return _own_type.__get__(struct) or getattr(_types, "type", None)
+
+
+_struct.manual_axis_type = property(_type_of_struct, _own_type.__set__)
 
 
 # An identity that carries the names of an array's dimensions into the jaxpr, also into that of the backward pass.

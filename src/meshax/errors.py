@@ -10,14 +10,16 @@ import linecache
 import os
 import sys
 from collections.abc import Iterable
+from typing import Any
 
-_OTHERS = ("jax", "equinox", "contextlib", "functools")
+_OTHERS = sys.stdlib_module_names | {"jax", "equinox"}
 # The modules below models: for who asks which line of a program costs what, a model's lines are as good as a user's.
 LIBRARY = tuple(
     f"meshax.{name}"
     for name in (
         *("ops", "nn", "optim", "plan", "bench", "testing"),
         *("dims", "errors", "compat", "mesh", "layout", "tensor", "transfer", "collectives", "program"),
+        *("border", "slices", "sources"),
     )
 )
 
@@ -35,8 +37,11 @@ class MeshaxError(ValueError):
         """Notes the user's own line: between it and the error may lie dozens of frames of tracing."""
         file, line, _ = user_line()
         if file:
-            code = linecache.getline(file, line).strip()
-            self.add_note(f"  line: {os.path.basename(file)}:{line}" + (f": {code}" if code else ""))
+            self._note(file, line)
+
+    def _note(self, file: str, line: int) -> None:
+        code = linecache.getline(file, line).strip()
+        self.add_note(f"  line: {os.path.basename(file)}:{line}" + (f": {code}" if code else ""))
 
 
 def user_line(ours: tuple[str, ...] = ("meshax",)) -> tuple[str, int, str]:
@@ -46,7 +51,9 @@ def user_line(ours: tuple[str, ...] = ("meshax",)) -> tuple[str, int, str]:
         ours: the modules that are not the user's, with all that is in them.
     """
     frame, called = sys._getframe(1), ""
-    while frame is not None and _is_in(module := frame.f_globals.get("__name__", ""), (*ours, *_OTHERS)):
+    while frame is not None and (
+        _is_in(module := frame.f_globals.get("__name__", ""), ours) or module.partition(".")[0] in _OTHERS
+    ):
         called = called_name(frame.f_code.co_qualname) if module.startswith("meshax") else called
         frame = frame.f_back  # type: ignore[assignment]
     return (frame.f_code.co_filename, frame.f_lineno, called) if frame is not None else ("", 0, called)
@@ -84,6 +91,21 @@ class MeshError(MeshaxError):
 
 class LayoutError(MeshaxError):
     """A layout is malformed, or splits a tensor in an impossible way."""
+
+
+class SliceError(MeshaxError):
+    """JAX code would combine elements of one processor's slice alone, as if it were the whole."""
+
+    def __init__(self, what: str, *, source: Any = None, **parts: str):
+        self._source = source
+        super().__init__(what, **parts)
+
+    def _point_at_user(self) -> None:
+        """Notes the line of the operation: what runs by now is only the program's call."""
+        if self._source is None:
+            super()._point_at_user()
+        else:
+            self._note(self._source.file, self._source.number)
 
 
 class DataError(MeshaxError):

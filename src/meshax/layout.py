@@ -133,6 +133,7 @@ class Setting:
     mesh: Mesh
     layout: Layout
     placements: dict[Any, Placement] = field(default_factory=dict, init=False, repr=False, compare=False)  # asked for
+    parts: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # of arrays given away
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

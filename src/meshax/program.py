@@ -20,7 +20,9 @@ from .dims import show
 from .errors import ArgumentError, MeshError, ShapeError
 from .layout import Layout, RulesLike, Setting, ambient, canonical, current, partition_spec
 from .mesh import Mesh
-from .tensor import Tensor, check_same_everywhere, is_tensor, settled_array
+from .ops.gradients import casting, differentiates_copies
+from .slices import check
+from .tensor import DerivativeOfCopies, Tensor, check_same_everywhere, is_tensor, settled_array
 from .transfer import crop, pad_to
 
 Array = Any
@@ -103,11 +105,12 @@ class Program:
         leaves, treedef = jax.tree.flatten(args, is_leaf=is_tensor)
         kinds = [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in leaves]
         specs = [PartitionSpec() if k is None else partition_spec(canonical(self.setting, *k)) for k in kinds]
+        given = [leaf._array if is_tensor(leaf) else leaf for leaf in leaves]
         out_specs: list[PartitionSpec] = []  # shard_map reads them after it has run the function
         out: list[Any] = []
 
-        def run_locally(*arrays: Array) -> list[Array]:
-            with ambient(self.setting), collectives.remembering():
+        def run_locally(*arrays: Array, casts: bool) -> list[Array]:
+            with ambient(self.setting), casting(casts), collectives.remembering():
                 made = [a if k is None else Tensor(a, *k) for a, k in zip(arrays, kinds, strict=True)]
                 results, out_tree = jax.tree.flatten(self.fn(*jax.tree.unflatten(treedef, made)), is_leaf=is_tensor)
                 out[:] = [out_tree, [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in results]]
@@ -116,10 +119,37 @@ class Program:
                 ]
                 return [_result(leaf, self.setting) for leaf in results]
 
-        run = jax.shard_map(run_locally, mesh=self.mesh.jax_mesh, in_specs=tuple(specs), out_specs=out_specs)
-        arrays = run(*(leaf._array if is_tensor(leaf) else leaf for leaf in leaves))
+        def mapped(casts: bool) -> Callable[..., Any]:
+            run = partial(run_locally, casts=casts)
+            return jax.shard_map(run, mesh=self.mesh.jax_mesh, in_specs=tuple(specs), out_specs=out_specs)
+
+        arrays = _checked(mapped, given)(*given)
         made = [a if k is None else Tensor(a, *k) for a, k in zip(arrays, out[1], strict=True)]
         return jax.tree.unflatten(out[0], made)
+
+
+def _checked(mapped: Callable[[bool], Callable[..., Any]], arrays: list[Any]) -> Callable[..., Any]:
+    """Traces a function, and returns it with its trace, in which JAX code sees slices and derivatives as it may.
+
+    Args:
+        mapped: makes the function, given whether it may take gradients by copies.
+        arrays: its arguments.
+
+    Raises:
+        SliceError: elements of a slice are combined.
+    """
+    for casts in (True, False):
+        run = jax.jit(mapped(casts), inline=True)  # called again with the same arguments, it is not traced again
+        try:
+            traced = run.trace(*arrays).jaxpr
+        except DerivativeOfCopies:
+            if casts:
+                continue
+            raise
+        if not casts or not differentiates_copies(traced):
+            break
+    check(traced)
+    return run
 
 
 def _result(leaf: Any, setting: Setting) -> Array:
@@ -128,7 +158,7 @@ def _result(leaf: Any, setting: Setting) -> Array:
         array = settled_array(leaf)
         placement = canonical(setting, leaf.dims, leaf.role)
         copies = tuple(sorted(varying_axes(array) - {axis for axes in placement for axis in axes}))
-        return collectives.sum_over(collectives.only_first(array, copies), copies) if copies else array
+        return collectives.replicate(array, copies)
     if not _is_number_or_array(leaf):
         raise ShapeError(
             f"a program returns pytrees of tensors, arrays and numbers, not {type(leaf).__name__}.",

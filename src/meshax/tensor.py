@@ -14,14 +14,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import collectives
-from .compat import is_traced, named, varying_axes
+from . import border, collectives
+from .compat import is_traced, is_within_custom_vjp, named, varying_axes
 from .dims import Dim, DimLike, Dims, DimsLike, as_list, find, show, sizes, unique
 from .errors import LayoutError, MeshaxError, ShapeError
 from .layout import Placement, Setting, canonical, current
 from .transfer import crop, move
 
 Array = Any
+
+
+class DerivativeOfCopies(Exception):
+    """Somebody else's rule for a derivative gets copies: only we know that a gradient by them is a pending sum."""
+
 
 _recording: Callable[[Array, Dims], Array] | None = None
 
@@ -66,7 +71,7 @@ class Tensor:
     @property
     def array(self) -> Array:
         """The array: whole outside a program (padded where a split dim is uneven), the local slice inside."""
-        return settle(self)._array
+        return _given_away(self)
 
     @property
     def dtype(self) -> Any:
@@ -143,16 +148,69 @@ class Tensor:
 
     def tree_flatten_with_keys(self) -> tuple[Any, Any]:
         """Flattens into the settled array."""
-        return ((jax.tree_util.GetAttrKey("array"), settle(self)._array),), (self.dims, self.role)
+        return ((jax.tree_util.GetAttrKey("array"), _given_away(self)),), (self.dims, self.role)
 
     def tree_flatten(self) -> tuple[Any, Any]:
         """Flattens into the settled array."""
-        return (settle(self)._array,), (self.dims, self.role)
+        return (_given_away(self),), (self.dims, self.role)
 
     @classmethod
     def tree_unflatten(cls, static: tuple[Dims, str | None], leaves: Sequence[Any]) -> "Tensor":
         """Makes a tensor of whatever stands for its array."""
-        return cls(leaves[0], *static)
+        return cls(_taken_in(leaves[0], *static), *static)
+
+
+def _parts_of(setting: Setting, dims: Dims, role: str | None) -> border.Parts:
+    """Returns which dimensions of a settled tensor's array are split."""
+    parts = setting.parts.get((dims, role))
+    if parts is None:
+        pairs = zip(dims, canonical(setting, dims, role), strict=True)
+        parts = tuple(border.Part(d.name, d.size, axes) if setting.mesh.count(axes) > 1 else None for d, axes in pairs)
+        setting.parts[dims, role] = parts
+    return parts
+
+
+def copies_of(array: Array, dims: Dims, role: str | None) -> frozenset[str]:
+    """Returns the axes over which a settled array is copies: it varies, and no dim is split over them."""
+    placement = canonical(current(), dims, role)
+    return varying_axes(array) - {axis for axes in placement for axis in axes}
+
+
+def _given_away(x: Tensor) -> Array:
+    """Returns the array that JAX code gets to see: settled, and marked if it is a slice."""
+    setting = current()
+    if setting is None or not isinstance(x._array, jax.Array | np.ndarray):
+        return x._array
+    parts = _parts_of(setting, x.dims, x.role)
+    if np.ndim(x._array) != len(x.dims):  # somebody has put another array in its place, as a function of trees may
+        return x._array
+    array = settled_array(x) if any(parts) else settle(x)._array
+    _check_derivative(array, x.dims, x.role)
+    if not any(parts):
+        return array
+    marked = collectives.once(array, ("leaves", parts), lambda array: border.leave(array, parts))
+    # an array that comes back as it was is still the same: what was gathered or cast of it need not be made again
+    collectives.once(marked, ("enters", parts), lambda _: array)
+    return marked
+
+
+def _taken_in(array: Any, dims: Dims, role: str | None) -> Any:
+    """Returns what JAX code gives a tensor for its array, marked if it is a slice."""
+    setting = current()
+    if setting is None or not isinstance(array, jax.Array | np.ndarray):
+        return array
+    _check_derivative(array, dims, role)
+    parts = _parts_of(setting, dims, role)
+    if not any(parts) or array.shape != setting.local_shape(dims, canonical(setting, dims, role)):
+        return array
+    if array.shape == sizes(dims) and not varying_axes(array):
+        return array  # a whole array, of dims of which a block is the whole
+    return collectives.once(array, ("enters", parts), lambda array: border.enter(array, parts))
+
+
+def _check_derivative(array: Array, dims: Dims, role: str | None) -> None:
+    if is_traced(array) and copies_of(array, dims, role) and is_within_custom_vjp():
+        raise DerivativeOfCopies
 
 
 def _on_host(x: Tensor) -> bool:
@@ -160,8 +218,11 @@ def _on_host(x: Tensor) -> bool:
 
 
 def is_tensor(x: Any) -> bool:
-    """Whether x is a `Tensor`: the `is_leaf` of our tree functions."""
-    return isinstance(x, Tensor)
+    """Whether x is a `Tensor` with an array: the `is_leaf` of our tree functions.
+
+    Others may put something else in an array's place, as optax does where it masks: then it is a pytree like any other.
+    """
+    return isinstance(x, Tensor) and hasattr(x._array, "shape")
 
 
 def tensor(array_like: Any, dims: DimsLike) -> Tensor:

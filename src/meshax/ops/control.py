@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import collectives
+from ..border import MARKS
 from ..compat import varying_axes
 from ..dims import Dim, DimLike, Dims, find, show, union, unique
 from ..errors import ArgumentError, ShapeError
@@ -25,7 +26,7 @@ from .resharding import placed
 __all__ = ["cond", "remat", "scan", "while_loop"]
 
 # Views, and masks of padding: they cost next to nothing to redo.
-_VIEWS = ("reshape", "transpose", "squeeze", "expand_dims", "slice", "pvary", "pcast", "copy", "select_n")
+_VIEWS = ("reshape", "transpose", "squeeze", "expand_dims", "slice", "pvary", "pcast", "copy", "select_n", *MARKS)
 
 Array = Any
 Axes = frozenset[str]
@@ -256,12 +257,24 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
             f"there is no policy {policy!r}.", fix='use None, "collectives", or one of jax.checkpoint_policies.'
         )
 
+    decide = None if policy is None else functools.partial(_decide, policy)
+
     @functools.wraps(fn)
     def recomputed(*args: Any, **kwargs: Any) -> Any:
-        with recomputing(True):
-            return fn(*args, **kwargs)
+        given = _Packed((args, kwargs))
+        outs: list[_Packed] = []
 
-    return jax.checkpoint(recomputed, policy=None if policy is None else functools.partial(_decide, policy))
+        def run(arrays: list[Array]) -> list[Array]:
+            args, kwargs = given.rebuild(arrays)
+            with recomputing(True):
+                outs[:] = [_Packed(fn(*args, **kwargs))]
+            return outs[0].arrays
+
+        # tensors are taken apart here and not by JAX: what it takes apart, it may see (border.py)
+        arrays = jax.checkpoint(run, policy=decide)(given.arrays)
+        return outs[0].rebuild(arrays)
+
+    return recomputed
 
 
 def _keep_collectives(primitive: Any, *_: Any, **__: Any) -> bool:

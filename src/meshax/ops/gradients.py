@@ -3,10 +3,14 @@
 JAX differentiates the local program; the only thing to decide is where gradients are summed. Parameters go in as
 copies over the axes that split the batch, so their gradients come out as pending sums, which are reduced once: by an
 all-reduce, or by a reduce-scatter where they are stored split. With microbatches the loop accumulates pending sums.
+
+Only we know that a gradient by copies is a pending sum. Where somebody else differentiates inside (`jax.grad`,
+`jax.custom_vjp`), nothing may be cast: the program is traced once more, and JAX sums in every backward pass.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -15,19 +19,47 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from .. import collectives
-from ..compat import varying_axes
-from ..dims import Dim, DimLike, show
+from ..compat import inner_programs, varying_axes
+from ..dims import Dim, DimLike, Dims, show, unique
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..layout import canonical, current
-from ..tensor import Tensor, check_tensor, is_tensor, settled_array
+from ..tensor import Tensor, check_same_everywhere, check_tensor, copies_of, is_tensor, settled_array
 from .operands import integers
 from .resharding import placed, reshape
 
 __all__ = ["grad", "value_and_grad"]
 
 Array = Any
-_MICRO = "microbatches"
+_MICRO, _CUT = "microbatches", "_microbatches"  # the dim of what is stacked; that of a batch in parts, never split
 GRADIENT = "gradient"  # names gradients in the jaxpr, for whoever reads the program
+# The scopes of what we differentiate, by copies or not.
+_BY_COPIES, _BY_VALUES = "value_and_grad", "value_and_grad_of_values"
+_casts = jax.make_user_context(True)  # part of JAX's cache keys
+
+
+def casting(allowed: bool) -> Any:
+    """Returns a context manager that says whether gradients may be taken by copies."""
+    return _casts(allowed)
+
+
+def differentiates_copies(jaxpr: Any, inside: bool = False) -> bool:
+    """Whether somebody else differentiates inside of what we differentiate by copies; the names of scopes tell."""
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        is_others, by_copies = _read_scopes(eqn.source_info.name_stack.stack, inside)
+        if is_others or any(differentiates_copies(inner, by_copies) for inner in inner_programs(eqn)):
+            return True
+    return False
+
+
+@lru_cache(maxsize=4096)
+def _read_scopes(stack: tuple[Any, ...], by_copies: bool) -> tuple[bool, bool]:
+    for i, element in enumerate(stack):
+        is_derivative = type(element).__name__ == "Transform" and element.name == "jvp"
+        following = stack[i + 1].name if i + 1 < len(stack) else ""
+        if by_copies and is_derivative and following not in (_BY_COPIES, _BY_VALUES):
+            return True, True
+        by_copies |= element.name == _BY_COPIES
+    return False, by_copies
 
 
 def value_and_grad(
@@ -65,37 +97,49 @@ def value_and_grad(
         leaves, treedef = jax.tree.flatten([args[i] for i in positions], is_leaf=is_tensor)
         others = [arg for i, arg in enumerate(args) if i not in positions]
         _check_differentiable(leaves)
-        axes = _axes_of(others)
-        stored = [settled_array(leaf) if is_tensor(leaf) else leaf for leaf in leaves]
-        arrays = [collectives.to_copies(a, axes) if is_tensor(x) else a for a, x in zip(stored, leaves, strict=True)]
+        axes = _axes_of(others) if _casts.value else frozenset()
+        arrays = [collectives.to_copies(settled_array(x), axes) if is_tensor(x) else x for x in leaves]
+        pairs = list(zip(arrays, leaves, strict=True))
+        copies = [copies_of(a, x.dims, x.role) if is_tensor(x) else frozenset() for a, x in pairs]
+        structure: list[Any] = []
 
         def loss(arrays: list[Array], others: list[Any]) -> Any:
-            made = [Tensor(a, x.dims, x.role) if is_tensor(x) else a for a, x in zip(arrays, leaves, strict=True)]
-            given = dict(zip(positions, jax.tree.unflatten(treedef, made), strict=True))
-            rest = iter(others)
-            out = fn(*(given[i] if i in given else next(rest) for i in range(len(args))))
-            if has_aux and not (isinstance(out, tuple | list) and len(out) == 2):
-                raise ShapeError(
-                    "with has_aux, a function returns its value and something else.",
-                    values=type(out).__name__,
-                    fix="return (loss, aux), or leave out has_aux.",
-                )
-            value, aux = out if has_aux else (out, None)
-            return _replicated(value), aux
+            with jax.named_scope(_BY_COPIES if any(copies) else _BY_VALUES):
+                made = [Tensor(a, x.dims, x.role) if is_tensor(x) else a for a, x in zip(arrays, leaves, strict=True)]
+                given = dict(zip(positions, jax.tree.unflatten(treedef, made), strict=True))
+                rest = iter(others)
+                out = fn(*(given[i] if i in given else next(rest) for i in range(len(args))))
+                if has_aux and not (isinstance(out, tuple | list) and len(out) == 2):
+                    raise ShapeError(
+                        "with has_aux, a function returns its value and something else.",
+                        values=type(out).__name__,
+                        fix="return (loss, aux), or leave out has_aux.",
+                    )
+                value, aux = out if has_aux else (out, None)
+                aux_leaves, aux_tree = jax.tree.flatten(aux, is_leaf=is_tensor)
+                structure[:] = [aux_tree, [(x.dims, x.role) if is_tensor(x) else None for x in aux_leaves]]
+                return _replicated(value), [settled_array(x) if is_tensor(x) else x for x in aux_leaves]
 
-        differentiate = jax.value_and_grad(loss, has_aux=True)
+        def differentiate(arrays: list[Array], others: list[Any]) -> Any:
+            return jax.value_and_grad(lambda arrays: loss(arrays, others), has_aux=True)(arrays)
+
         if microbatches is None:
             (value, aux), gradients = differentiate(arrays, others)
+            aux = [a if kind is None else _released(a, *kind) for a, kind in zip(aux, structure[1], strict=True)]
         else:
             (value, aux), gradients = _accumulate(differentiate, arrays, others, microbatches, over)
+            aux = [
+                a if kind is None else _with_parts(a, microbatches, *kind)
+                for a, kind in zip(aux, structure[1], strict=True)
+            ]
         gradients = [
-            Tensor(checkpoint_name(g, GRADIENT), x.dims, x.role, pending=axes - varying_axes(a)) if is_tensor(x) else g
-            for g, x, a in zip(gradients, leaves, stored, strict=True)
+            Tensor(checkpoint_name(g, GRADIENT), x.dims, x.role, pending=c) if is_tensor(x) else g
+            for g, x, c in zip(gradients, leaves, copies, strict=True)
         ]
         grads = jax.tree.unflatten(treedef, gradients)
         grads = tuple(grads) if several else grads[0]
         value = Tensor(value, ())
-        return ((value, aux), grads) if has_aux else (value, grads)
+        return ((value, jax.tree.unflatten(structure[0], aux)), grads) if has_aux else (value, grads)
 
     return value_and_gradient
 
@@ -135,13 +179,20 @@ def _positions(argnums: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 
 def _check_differentiable(leaves: list[Any]) -> None:
-    wrong = [leaf for leaf in leaves if is_tensor(leaf) and not jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    wrong = [
+        f"{show(x.dims)} {x.dtype}" if is_tensor(x) else f"{type(x).__name__} {jnp.result_type(x)}"
+        for x in leaves
+        if not jnp.issubdtype(x.dtype if is_tensor(x) else jnp.result_type(x), jnp.inexact)
+    ]
     if wrong:
         raise DtypeError(
             "only floating tensors have gradients.",
-            values=", ".join(f"{show(x.dims)} {x.dtype}" for x in wrong),
+            values=", ".join(wrong),
             fix="choose other argnums, or pass these tensors in another argument.",
         )
+    for leaf in leaves:
+        if not is_tensor(leaf):
+            check_same_everywhere(jnp.asarray(leaf))
 
 
 def _axes_of(args: list[Any]) -> frozenset[str]:
@@ -190,6 +241,12 @@ def _replicated(value: Any) -> Array:
     return collectives.sum_over(collectives.only_first(array, copies), copies) if copies else array
 
 
+def _released(array: Array, dims: Dims, role: str | None) -> Tensor:
+    """Returns a tensor that nobody outside has to know as copies: a sum of which one processor holds all."""
+    copies = copies_of(array, dims, role)
+    return Tensor(collectives.only_first(array, tuple(sorted(copies))) if copies else array, dims, role, pending=copies)
+
+
 def _accumulate(
     differentiate: Callable[..., Any], arrays: list[Array], others: list[Any], parts: int, over: DimLike | None
 ) -> Any:
@@ -202,7 +259,7 @@ def _accumulate(
             f"no argument has the dim {name!r} to be cut into microbatches.", fix="name the dim of the batch."
         )
     slices = [None if piece is None else piece[0] for piece in cut]
-    kinds: list[Any] = []
+    dtypes: list[Any] = []
 
     def step(sums: tuple[Array, list[Array]], x: tuple[Array, list[Any]]) -> Any:
         part, pieces = x
@@ -211,19 +268,16 @@ def _accumulate(
             for leaf, made, piece in zip(leaves, cut, pieces, strict=True)
         ]
         (value, aux), gradients = differentiate(arrays, jax.tree.unflatten(treedef, made))
-        aux_leaves, aux_tree = jax.tree.flatten(aux, is_leaf=is_tensor)
-        kinds[:] = [aux_tree, [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in aux_leaves]]
+        dtypes[:] = [value.dtype]
         total, grads = sums
-        settled = [settled_array(leaf) if is_tensor(leaf) else leaf for leaf in aux_leaves]
-        return (total + value, jax.tree.map(jnp.add, grads, gradients)), settled
+        return (total + value, jax.tree.map(jnp.add, grads, gradients)), aux
 
     start = [collectives.to_copies(jnp.zeros_like(a), varying_axes(a)) for a in arrays]
     zero = jnp.zeros((), jnp.result_type(float))
     (total, grads), aux = lax.scan(step, (zero, start), (jnp.arange(parts), slices))
-    aux = [a if kind is None else _with_parts(a, parts, *kind) for a, kind in zip(aux, kinds[1], strict=True)]
     with jax.named_scope(GRADIENT):
         averages = [g / parts for g in grads]
-    return (total / parts, jax.tree.unflatten(kinds[0], aux)), averages
+    return ((total / parts).astype(dtypes[0]), aux), averages
 
 
 def _cut(x: Tensor, name: str | None, parts: int) -> tuple[Array, tuple[Dim, ...]] | None:
@@ -237,7 +291,7 @@ def _cut(x: Tensor, name: str | None, parts: int) -> tuple[Array, tuple[Dim, ...
             rule="microbatches have one size.",
             fix="choose a number that divides it.",
         )
-    part, count = Dim(dim.name, dim.size // parts), Dim(_MICRO, parts)
+    part, count = Dim(dim.name, dim.size // parts), Dim(_CUT, parts)
     position = x.dims.index(dim)
     whole = reshape(x, [*x.dims[:position], part, count, *x.dims[position + 1 :]])
     return jnp.moveaxis(settled_array(whole), position + 1, 0), tuple(part if d == dim else d for d in x.dims)
@@ -249,7 +303,9 @@ def _fold(leaf: Any, part: Array) -> Any:
 
 
 def _with_parts(array: Array, parts: int, shape: tuple[Dim, ...], role: str | None) -> Tensor:
-    dims, setting = (Dim(_MICRO, parts), *shape), current()
+    dims, setting = unique((Dim(_MICRO, parts), *shape)), current()
     if setting is None:
         return Tensor(array, dims, role)
-    return placed(array, setting, dims, role, ((), *canonical(setting, shape, role)))
+    placement, copies = ((), *canonical(setting, shape, role)), copies_of(array, shape, role)
+    array = collectives.only_first(array, tuple(sorted(copies))) if copies else array
+    return placed(array, setting, dims, role, placement, copies)

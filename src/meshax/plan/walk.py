@@ -7,11 +7,8 @@ runs, and where it comes from. All values are one processor's.
 
 import contextlib
 import functools
-import importlib.util
 import math
-import os
 import re
-import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -20,21 +17,13 @@ from typing import Any
 import jax
 import jax.extend
 
-from ..compat import live_jaxpr
-from ..errors import LIBRARY, MeshaxError, called_name
+from ..border import MARKS
+from ..compat import inner_programs, live_jaxpr, scan_counts
+from ..errors import MeshaxError
 from ..ops.gradients import GRADIENT
 from ..ops.operands import LABELS
+from ..sources import OURS, PUBLIC, Source, source_of
 
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_FILES = [os.path.join(_ROOT, *module.split(".")) for module in LIBRARY]
-OURS = tuple(path + os.sep if os.path.isdir(path) else f"{path}.py" for path in _FILES)
-_LIBRARIES = tuple(
-    os.path.dirname(spec.origin) + os.sep
-    for spec in map(importlib.util.find_spec, ("jax", "equinox", "optax"))
-    if spec is not None and spec.origin
-)
-_STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
-_BOUNDARY = "run_locally"  # what calls the user's function: lines further out only start the program
 _LOOPS = ("scan", "while")
 _RECOMPUTED, _BACKWARD, _FORWARD = ("rematted_computation", "transpose(", "jvp(")
 
@@ -74,41 +63,19 @@ class Step:
     tracebacks: tuple[Any, ...]  # its own, then those of the calls around it
     times: int  # executions in one call of the program
     around: "Step | None"  # the loop or branch it stands in
-    program: "Source"  # where the function of the program is defined
+    program: Source  # where the function of the program is defined
     blocks: "list[Block]" = field(default_factory=list)
     phase: str = "forward"
 
     @cached_property
-    def source(self) -> "Source":
+    def source(self) -> Source:
         """The user's line that caused it, and the operation of ours which that line calls."""
         found = self._own_source or _neighbours_source(self)
         return found or (self.around.source if self.around else self.program)
 
     @cached_property
-    def _own_source(self) -> "Source | None":
-        return next(filter(None, (_labelled(self.scope), *map(_source, self.tracebacks))), None)
-
-
-@dataclass(frozen=True)
-class Source:
-    """A line of the user's, and the operation it calls."""
-
-    file: str = ""
-    number: int = 0
-    op: str = ""
-
-    @property
-    def line(self) -> str:
-        """The line, as `file.py:14`."""
-        return f"{os.path.basename(self.file)}:{self.number}" if self.file else ""
-
-
-# Functions of ours that run under a name no user has seen.
-_PUBLIC = {
-    "value_and_gradient": "value_and_grad", "gradient": "grad", "lifted": "lift", "tree_flatten": "",
-    "tree_flatten_with_keys": "", "run_locally": "", "array": "", "apply": "optimizer", "init": "optimizer",
-    "gather_and_call": "local",
-}  # fmt: skip
+    def _own_source(self) -> Source | None:
+        return next(filter(None, (_labelled(self.scope), *map(source_of, self.tracebacks))), None)
 
 
 @dataclass(eq=False)
@@ -179,8 +146,10 @@ class _Reader:
             given = [value_of(v) for v in eqn.invars]
             inside = "/".join(part for part in (scope, str(eqn.source_info.name_stack)) if part)
             tracebacks = (eqn.source_info.traceback, *outer)
-            inner = _inner_programs(eqn)
-            if len(inner) == 1 and eqn.primitive.name not in (*_LOOPS, "cond") and _is_call(eqn, inner[0]):
+            inner = inner_programs(eqn)
+            if eqn.primitive.name in MARKS:
+                made = given
+            elif len(inner) == 1 and eqn.primitive.name not in (*_LOOPS, "cond") and _is_call(eqn, inner[0]):
                 made = self._inline(inner[0], given, times, inside, around, tracebacks, into)
             else:
                 made = [Value(v.aval) for v in eqn.outvars]
@@ -207,22 +176,11 @@ def _definition(fn: Any) -> Source:
     return Source(code.co_filename, code.co_firstlineno, "return")
 
 
-def _inner_programs(eqn: Any) -> list[Any]:
-    if eqn.primitive.name == "while":
-        return [eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr]
-    return list(jax.extend.core.jaxprs_in_params(eqn.params))
-
-
 def _params(eqn: Any) -> dict[str, Any]:
-    """Returns the parameters of an equation; for a scan also `num_consts` and `num_carry`, which JAX 0.12 hides.
-
-    What is sliced or stacked has one dimension more outside of the body.
-    """
+    """Returns the parameters of an equation; for a scan also `num_consts` and `num_carry`, which JAX 0.12 hides."""
     if eqn.primitive.name != "scan":
         return eqn.params
-    body = eqn.params["jaxpr"].jaxpr
-    carry = sum(a.aval.ndim == b.aval.ndim for a, b in zip(eqn.outvars, body.outvars, strict=True))
-    consts = sum(a.aval.ndim == b.aval.ndim for a, b in zip(eqn.invars, body.invars, strict=True)) - carry
+    consts, carry = scan_counts(eqn)
     return {**eqn.params, "num_consts": consts, "num_carry": carry}
 
 
@@ -235,24 +193,7 @@ def _labelled(scope: str) -> Source | None:
     if label is None:
         return None
     file, number, op = LABELS[label]
-    return Source(file, number, _PUBLIC.get(op, op))
-
-
-def _source(traceback: Any) -> Source | None:
-    operation = ""
-    for frame in traceback.frames if traceback is not None else ():
-        if frame.file_name.startswith(OURS):
-            if frame.function_name.endswith(_BOUNDARY):
-                return None
-            name = called_name(frame.function_name)
-            operation = name if not name.startswith(("_", "<")) else operation
-        elif not frame.file_name.startswith(_LIBRARIES) and not _is_standard(frame.file_name):
-            return Source(frame.file_name, frame.line_num, _PUBLIC.get(operation, operation))
-    return None
-
-
-def _is_standard(file: str) -> bool:
-    return file.startswith("<frozen") or (file.startswith(_STANDARD) and "site-packages" not in file)
+    return Source(file, number, PUBLIC.get(op, op))
 
 
 def _neighbours_source(step: Step, reach: int = 12) -> Source | None:
