@@ -1,7 +1,9 @@
 """The command line as a whole: help, exit statuses, what goes to which stream. A few in real processes."""
 
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +28,7 @@ def slow():
 
 def start(*arguments, **options):
     paths = [str(ROOT / "src"), *options.pop("paths", ())]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **options.pop("environment", {})}
     return subprocess.Popen(
         [sys.executable, "-m", "meshax", *arguments],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
@@ -120,6 +122,60 @@ def test_a_process():
     assert status == 2 and out == ""
     assert err.splitlines()[0] == "meshax: 'model' is not a part of a mesh."
     assert "line:" not in err and "Traceback" not in err
+
+
+EXPLAIN = ["explain", TINY, "--mesh", "data:2 model:4", "--layout", "data+model", "--hardware", "h100"]
+SEARCH = ["layout", TINY, "--mesh", "data:2", "--hardware", "h100"]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("arguments", [EXPLAIN, SEARCH, ["presets"]], ids=["explain", "layout", "presets"])
+def test_what_is_shown_fits_the_terminal(arguments, columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(arguments) == 0
+    narrow = capsys.readouterr().out
+    assert max(map(len, narrow.splitlines())) <= columns
+    monkeypatch.delenv("COLUMNS")
+    assert main(arguments) == 0
+    wide = capsys.readouterr().out
+    assert set(re.findall(r"\w{3,}", wide)) <= set(re.findall(r"\w{3,}", narrow))  # no column is lost
+
+
+class Ascii(io.TextIOWrapper):
+    """A standard output that knows 128 characters, as with PYTHONIOENCODING=ascii."""
+
+    def __init__(self):
+        super().__init__(io.BytesIO(), "ascii", "strict")
+
+    def text(self):
+        self.flush()
+        return self.buffer.getvalue().decode("ascii")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["train", "--help"], ["presets"], EXPLAIN, SEARCH, ["presets", "--json"], [*EXPLAIN, "--json"]],
+    ids=lambda arguments: " ".join([arguments[0], arguments[-1]]),
+)
+def test_any_encoding_will_do(arguments, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Ascii())
+    assert main(arguments) == 0
+    shown = sys.stdout.text()
+    assert json.loads(shown) if arguments[-1] == "--json" else shown
+
+
+def test_characters_that_cannot_be_shown_are_escaped(monkeypatch):
+    monkeypatch.setattr("meshax.cli.presets.Presets.run", lambda self: self.report({"text": "caf\u00e9"}, "caf\u00e9"))
+    for arguments, shown in ((["presets"], "caf\\xe9\n"), (["presets", "--json"], '{"text": "caf\\u00e9"}\n')):
+        monkeypatch.setattr(sys, "stdout", Ascii())
+        assert main(arguments) == 0
+        assert sys.stdout.text() == shown
+
+
+@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}], ids=str)
+def test_a_process_in_another_locale(environment):
+    status, out, err = run(*EXPLAIN, environment=environment)
+    assert status == 0 and err == "" and "all-reduce" in out
 
 
 def test_a_reader_that_has_seen_enough():

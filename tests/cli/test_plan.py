@@ -25,14 +25,15 @@ def apart(monkeypatch):
     return asked
 
 
-def test_the_request(apart, capsys):
+def test_the_request(apart, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "90")
     assert main([*ARGUMENTS, "--html", "page.html"]) == 0
     out, err = capsys.readouterr()
     assert out == "fits\n" and "compiling" in err
     assert apart == [
         {
             "target": TINY, "topology": "tpu v4:2x2x1", "mesh": "data:2 model:4", "layout": "data+model",
-            "params": "", "optimizer": "", "html": "page.html",
+            "params": "", "optimizer": "", "html": "page.html", "width": 90,
         }
     ]  # fmt: skip
 

@@ -1,5 +1,6 @@
 """`meshax train`, `eval`, `generate` and `presets`: options, what they print, exit statuses; one in real processes."""
 
+import io
 import json
 import os
 import re
@@ -172,6 +173,11 @@ def test_from_text_to_text(tmp_path, capsys, monkeypatch):
     assert made["text"].startswith("the cat") and made["tokens"] <= 5
     assert main(["generate", "--run", run, "--prompt", "the cat", "--tokens", "5"]) == 0
     assert capsys.readouterr().out == made["text"].rstrip("\n") + "\n"
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+        assert main(["generate", "--run", run, "--prompt", "th\u00e9", "--tokens", "1"]) == 0
+        assert sys.stdout.buffer.getvalue().startswith(b"th\\xe9")
 
     assert main(["eval", "--run", run, "--step", "5"]) == 1
     assert capsys.readouterr().err.startswith("meshax: there is no checkpoint of step 5.\n")

@@ -10,7 +10,7 @@ from meshax.plan import worker
 from meshax.plan.worker import plan_apart
 
 REQUEST = {"target": "nowhere.py:f", "topology": "tpu v4:2x2x1", "mesh": "data:8", "layout": "", "params": "",
-           "optimizer": "", "html": ""}  # fmt: skip
+           "optimizer": "", "html": "", "width": None}  # fmt: skip
 
 
 @pytest.fixture

@@ -331,7 +331,7 @@ def test_all_damage_is_listed_and_an_older_step_that_verifies(tmp_path):
         f"          {names[1]}: is missing",
         "          000003-step-3/stray: does not belong here",
     ]
-    assert fix == "  fix: step 1 verifies: take that (--step 1); or remove those after it, to go on from there."
+    assert fix == "  fix: step 1 verifies: take that, or remove those after it, to go on from there."
 
 
 def test_a_manifest_of_another_version_is_refused(tmp_path):

@@ -6,27 +6,24 @@ Standard output has the answer and nothing else; progress, warnings and errors g
 """
 
 import contextlib
+import io
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
-import tyro
-
-from ..errors import MeshaxError
-from ..plan.worker import user_notes
 from .calibrate import Calibrate
 from .evaluate import Evaluate
 from .explain import Explain
 from .generate import Generate
 from .layout import FindLayout
 from .options import Command, UsageError
+from .parsing import parse
 from .plan import MakePlan
 from .presets import Presets
 from .train import Train, train_command
+from .words import words_for
 
-_BENCH = {"calibrate": Calibrate}
 _COMMANDS = {
     "train": Train,
     "eval": Evaluate,
@@ -35,34 +32,17 @@ _COMMANDS = {
     "explain": Explain,
     "plan": MakePlan,
     "layout": FindLayout,
+    "bench": {"calibrate": Calibrate},
 }
-_ABOUT = """One tensor program, one layout line, every collective visible before any hardware is rented.
-
-meshax COMMAND --help explains a command, with an example.
-"""
-
-
-def _application(argv: Sequence[str]) -> tyro.extras.SubcommandApp:
-    application, bench = tyro.extras.SubcommandApp(), tyro.extras.SubcommandApp()
-    for name, command in {**_COMMANDS, "train": train_command(argv)}.items():
-        application.command(name=name)(command)
-    for name, command in _BENCH.items():
-        bench.command(name=name)(command)
-    application.command(bench, name="bench", help="Measures this machine.")
-    return application
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line, by default the process's own, and returns its exit status."""
     command: Command | None = None
     argv = sys.argv[1:] if argv is None else list(argv)
+    _show_everything()
     try:
-        command = _application(argv).cli(
-            prog="meshax",
-            description=_ABOUT,
-            args=argv,
-            config=(tyro.conf.FlagCreatePairsOff,),  # no --no-json beside --json
-        )
+        command = parse({**_COMMANDS, "train": train_command(argv)}, argv)
         command.run()
         sys.stdout.flush()
         return 0
@@ -78,17 +58,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command is not None and command.debug:
             traceback.print_exc()
             return 2 if isinstance(error, UsageError) else 1
-        return _failed(_words(error), 2 if isinstance(error, UsageError) else 1)
+        return _failed(words_for(error, command), 2 if isinstance(error, UsageError) else 1)
+
+
+def _show_everything() -> None:
+    """Makes streams escape what their encoding has no character for, where an error would lose the answer."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _failed(words: str, status: int) -> int:
     print(f"meshax: {words}", file=sys.stderr)
     return status
-
-
-def _words(error: Exception) -> str:
-    """Returns what to say of an error: ours as they are, with the user's line; of others their first line."""
-    if isinstance(error, MeshaxError):
-        return "\n".join([str(error), *user_notes(error, Path(sys.argv[0]).name)])
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first} (--debug shows where)"

@@ -1,6 +1,7 @@
 """`meshax explain`."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from .options import HardwareOption, OnLaidOut, usage
 
@@ -19,7 +20,8 @@ class Explain(OnLaidOut):
     def run(self) -> None:
         """Traces the program and prints the report."""
         from ..plan.hardware import find
-        from ..plan.table import predicted
+        from ..plan.table import as_text, predicted
+        from ..plan.terminal import fitted, terminal_width
 
         with usage():
             machine = find(self.hardware or None)
@@ -27,4 +29,5 @@ class Explain(OnLaidOut):
         if self.html:
             report.to_html(self.html, machine)
         data = {"seconds": report.seconds(machine), "utilization": report.utilization(machine)}
-        self.report(report.as_dict(machine) | data, f"{report}{predicted(report, machine)}")
+        text = as_text(report, partial(fitted, width=terminal_width()))
+        self.report(report.as_dict(machine) | data, text + predicted(report, machine))

@@ -49,7 +49,7 @@ class Generate(Reporting):
                 check_interrupt()
                 made.append(token)
         text = self.prompt + words.decode(made)
-        self.report({"prompt": self.prompt, "text": text, "tokens": len(made)}, text)
+        self.report({"prompt": self.prompt, "text": text, "tokens": len(made)}, text, folded=False)
 
     def _check(self) -> None:
         try:

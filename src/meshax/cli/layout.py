@@ -43,6 +43,7 @@ class FindLayout(OnProgram):
         from ..plan.hardware import find, parse_bytes
         from ..plan.search import search
         from ..plan.targets import blamed, check_target
+        from ..plan.terminal import terminal_width
 
         if self.mesh and self.processors:
             raise UsageError("--mesh or --processors: one of the two.", fix="leave out the other.")
@@ -75,4 +76,4 @@ class FindLayout(OnProgram):
                 donate=target.donate,
                 progress=status.update,
             )
-        self.report(as_dict(found, machine), as_text(found, machine))
+        self.report(as_dict(found, machine), as_text(found, machine, terminal_width()))

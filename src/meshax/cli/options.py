@@ -53,9 +53,14 @@ class Reporting(Command):
         bool, arg(help="Print one JSON object, and nothing else, on standard output.", help_behavior_hint="")
     ] = False
 
-    def report(self, data: dict[str, Any], text: str) -> None:
-        """Prints the answer."""
-        print(json.dumps(_finite(data), allow_nan=False) if self.json else text.rstrip("\n"))
+    def report(self, data: dict[str, Any], text: str, folded: bool = True) -> None:
+        """Prints the answer: as JSON, or as text, folded where the terminal ends unless it is to stay as it is."""
+        from ..plan.terminal import fitted_lines, terminal_width
+
+        if self.json:
+            print(json.dumps(_finite(data), allow_nan=False))
+        else:
+            print(fitted_lines(text.rstrip("\n"), terminal_width() if folded else None))
 
 
 @dataclass(kw_only=True)

@@ -33,6 +33,7 @@ class MakePlan(OnLaidOut):
 
         from ..mesh import Mesh
         from ..plan.targets import check_target
+        from ..plan.terminal import terminal_width
         from ..plan.topology import CPU, check_compiler, check_size, check_topology, plain_topology
         from ..plan.worker import plan_apart
 
@@ -61,6 +62,6 @@ class MakePlan(OnLaidOut):
                 progress.add_task(stage, total=None)
 
             begin("starting")
-            answer = plan_apart(request, begin)
+            answer = plan_apart({**request, "width": terminal_width()}, begin)
             end()
         self.report(answer["plan"], answer["text"])

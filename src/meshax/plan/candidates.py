@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from .search import Candidate
 
 
-def as_text(candidates: "Sequence[Candidate]", hardware: Hardware) -> str:
-    """Returns a table of the candidates, then the reason for each."""
-    from rich.console import Console
+def as_text(candidates: "Sequence[Candidate]", hardware: Hardware, width: int | None = None) -> str:
+    """Returns a table of the candidates of at most some width, then the reason for each."""
     from rich.table import Table
+
+    from .terminal import fitted
 
     table = Table(title=f"layouts, the fastest first, as predicted for {hardware.name}", title_justify="left")
     for column in ("", "mesh", "layout", "a call", "memory", "bytes sent"):
@@ -22,10 +23,8 @@ def as_text(candidates: "Sequence[Candidate]", hardware: Hardware) -> str:
         mesh = " ".join(f"{axis}:{size}" for axis, size in c.mesh.axes.items())
         rules = repr(c.layout).removeprefix("Layout(").removesuffix(")")
         table.add_row(str(number), mesh, rules, show_seconds(c.seconds), show_bytes(c.memory), show_bytes(c.wire_bytes))
-    console = Console(width=140, color_system=None)
-    with console.capture() as captured:
-        console.print(table, markup=False)
-    return captured.get() + "\n".join(f"{number}. {c.why}" for number, c in enumerate(candidates, 1)) + "\n"
+    reasons = [f"{number}. {c.why}" for number, c in enumerate(candidates, 1)]
+    return "\n".join([fitted(table, width), *reasons]) + "\n"
 
 
 def as_dict(candidates: "Sequence[Candidate]", hardware: Hardware) -> dict[str, Any]:

@@ -1,30 +1,26 @@
 """A plan as text for a terminal."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from .table import predicted, show_bytes, show_seconds
+from .terminal import Render, squeezed
 
 if TYPE_CHECKING:
     from .topology import Plan
 
-_WIDTH = 120
+_squeezed = partial(squeezed, width=120)
 
 
-def as_text(plan: "Plan") -> str:
+def as_text(plan: "Plan", render: Render = _squeezed) -> str:
     """Returns whether it fits, memory and collectives as the compiler has them beside ours, and the predicted time."""
-    console = Console(width=_WIDTH, color_system=None)
-    with console.capture() as captured:
-        console.print(plan.report.program, markup=False, highlight=False, soft_wrap=True)
-        console.print(_verdict(plan), markup=False, highlight=False, soft_wrap=True)
-        console.print(_memory(plan))
-        if plan.memory is not None:
-            some = [*plan.report.collectives, *plan.collectives]
-            console.print(_collectives(plan) if some else "no collectives", highlight=False)
-    lines = [*plan.differences, *_speed(plan)]
-    return "\n".join([captured.get().rstrip(), *lines]) + "\n"
+    shown = [plan.report.program, _verdict(plan), render(_memory(plan))]
+    if plan.memory is not None:
+        some = [*plan.report.collectives, *plan.collectives]
+        shown.append(render(_collectives(plan)) if some else "no collectives")
+    return "\n".join([*shown, *plan.differences, *_speed(plan)]) + "\n"
 
 
 def _verdict(plan: "Plan") -> str:

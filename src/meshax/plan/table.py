@@ -1,20 +1,21 @@
 """A report as text for a terminal."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.table import Table
 
 from .communication import merged
+from .terminal import Render, squeezed
 
 if TYPE_CHECKING:
     from .hardware import Hardware
     from .report import Report
 
-_WIDTH = 140
+_squeezed = partial(squeezed, width=140)
 
 
-def as_text(report: "Report") -> str:
+def as_text(report: "Report", render: Render = _squeezed) -> str:
     """Returns the collectives as a table, then what else is worth knowing."""
     table = Table(title=report.program, title_justify="left")
     for column in ("collective", "axes", "operand", "times", "bytes sent", "phase", "op", "line"):
@@ -22,10 +23,8 @@ def as_text(report: "Report") -> str:
     for c, times in merged(report.collectives):
         operand = f"{c.dtype}[{','.join(map(str, c.shape))}]"
         table.add_row(c.kind, "+".join(c.axes), operand, str(times), f"{c.wire_bytes * times:,}", c.phase, c.op, c.line)
-    console = Console(width=_WIDTH, color_system=None)
-    with console.capture() as captured:
-        console.print(table if report.collectives else f"{report.program}\nno communication", markup=False)
-    return "\n".join([captured.get().rstrip(), *_summary(report)]) + "\n"
+    shown = render(table if report.collectives else f"{report.program}\nno communication")
+    return "\n".join([shown, *_summary(report)]) + "\n"
 
 
 def _summary(report: "Report") -> list[str]:

@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,7 +33,8 @@ def plan_apart(request: Mapping[str, Any], on_stage: Callable[[str], None]) -> d
     """Compiles in another process.
 
     Args:
-        request: `target`, `topology`, `mesh`, `layout`, `params`, `optimizer`, and `html`, a path or "".
+        request: `target`, `topology`, `mesh`, `layout`, `params`, `optimizer`; `html`, a path or ""; and `width`,
+            of the text, in columns, or None.
         on_stage: told each stage as it begins.
 
     Returns:
@@ -113,7 +115,9 @@ def _plan(request: Mapping[str, Any], on_stage: Callable[[str], None]) -> dict[s
     import jax
 
     from ..mesh import Mesh
+    from .plan_table import as_text
     from .targets import blamed, check_target, load_target
+    from .terminal import fitted
     from .topology import CPU, check_size, plan
 
     on_stage("loading")
@@ -136,7 +140,7 @@ def _plan(request: Mapping[str, Any], on_stage: Callable[[str], None]) -> dict[s
     made.took = {"loading": took, **made.took}
     if request["html"]:
         made.to_html(request["html"])
-    return {"plan": made.as_dict(), "text": str(made)}
+    return {"plan": made.as_dict(), "text": as_text(made, partial(fitted, width=request["width"]))}
 
 
 def user_notes(error: Exception, entry: str) -> list[str]:

@@ -337,7 +337,7 @@ class Checkpoints:
             rule="every file has the size and the sha256 that the manifest says.",
             fix="no older checkpoint verifies."
             if whole is None
-            else f"step {whole} verifies: take that (--step {whole}); or remove those after it, to go on from there.",
+            else f"step {whole} verifies: take that, or remove those after it, to go on from there.",
         )
 
 

@@ -1,0 +1,58 @@
+"""What an error says on the command line.
+
+The library speaks to those who write Python: its advice names arguments and methods. Here the same advice names options
+and commands, and the line of Python that caused an error is left out where the user has written none.
+"""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from sys import argv
+
+from ..errors import MeshaxError
+from ..plan.worker import user_notes
+from ..train.config import OptimizerOptions, TrainConfig
+from .options import Command, OnProgram, UsageError
+
+SPELLINGS = {
+    'write for example mx.Mesh("rows:2 cols:4").': 'write for example "rows:2 cols:4".',
+    'write for example mx.Layout("batch:rows hidden:cols").': 'write for example "batch:rows hidden:cols".',
+    "; or use abstract=True.": ".",
+    'name the field: field="..."; ': 'rename it: the text has to be in the field "text"; ',
+    ', or read such characters as "?": errors="replace".': ".",
+    'or read what is wrong as U+FFFD: errors="replace".': "or leave out what is wrong: iconv -c -t utf-8.",
+    "call meshax.data.tokenize(text, vocabulary, folder): it": "run meshax train again: it",
+    "make it again: meshax.data.tokenize(text, vocabulary, folder).": "remove it, and run meshax train again.",
+    "name the file that Vocabulary.save wrote": "name the vocabulary.json of a run",
+    "give this one a directory of its own; to look only, open it with read_only=True.": "choose another --out.",
+    "; for another dtype, pass dtype=; for a part, partial=True.": ".",
+    "restore into a tree as it was saved": "take the options that it was trained with",
+    "save with metric=, or name a step.": "take a step by its number, or latest.",
+    "keep fewer: keep_last, keep_best": "keep fewer: --keep-last, --keep-best",
+    " or correct the directory, and save again.": " or correct the directory, and run the same command again.",
+}
+_DEVICES = re.compile(r"on a CPU, call jax\.config\.update\(.*?\) before.*?abstract=True\)\.")
+_NAMES = {f.name for f in fields(TrainConfig)} | {f"optimizer.{f.name}" for f in fields(OptimizerOptions)}
+
+
+def words_for(error: Exception, command: Command | None) -> str:
+    """Returns what to say of an error: ours in the words of the command line, of others their first line.
+
+    Args:
+        error: what was raised.
+        command: what was running; None if the command line could not be read.
+    """
+    if not isinstance(error, MeshaxError):
+        first = (str(error).strip().splitlines() or [""])[0]
+        return f"{type(error).__name__}: {first} (--debug shows where)"
+    has_program = isinstance(command, OnProgram) and not isinstance(error, UsageError)
+    return "\n".join([spelled(str(error)), *(user_notes(error, Path(argv[0]).name) if has_program else ())])
+
+
+def spelled(text: str) -> str:
+    """Returns a message with options in the place of arguments."""
+    for python, option in SPELLINGS.items():
+        text = text.replace(python, option)
+    text = _DEVICES.sub("choose a smaller mesh; meshax explain, plan and layout need no devices.", text)
+    name = text.partition(" is ")[0]
+    return f"--{name.replace('_', '-')}{text.removeprefix(name)}" if name in _NAMES else text
