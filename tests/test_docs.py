@@ -187,6 +187,33 @@ def test_plans_print_what_is_shown(words, shown, capsys, monkeypatch):
     assert not [line for line in shown.splitlines() if plain(line) not in printed | {"", "..."}]
 
 
+def shown_failures():
+    """Iterates over console blocks whose last command is one of `meshax train` that fails: commands, what they say."""
+    for document in DOCUMENTS:
+        for block in blocks_of(document, "console"):
+            commands = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
+            shown = [line for line in block.text.splitlines() if not line.startswith("$ ")]
+            if commands and commands[-1].startswith("meshax train ") and shown[0].startswith("meshax: "):
+                yield pytest.param(commands, shown, id=f"{document.name}:{block.line}")
+
+
+@pytest.mark.parametrize(("commands", "shown"), list(shown_failures()))
+def test_failures_say_what_is_shown(commands, shown, capsys, monkeypatch, tmp_path):
+    """But for figures, which differ between machines."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("meshax.cli.train.use_processors", lambda mesh: None)  # the tests' own: JAX is in use already
+    *before, last = commands
+    for command in before:
+        subprocess.run(command, shell=True, check=True)
+    assert main(shlex.split(last)[1:]) == 1
+    without_figures = [re.sub(r"\d+\.\d+", "#", line) for line in capsys.readouterr().err.splitlines()]
+    assert without_figures[-len(shown) :] == [re.sub(r"\d+\.\d+", "#", line) for line in shown]
+
+
+def test_there_is_a_failure_to_try():
+    assert len(list(shown_failures())) == 1
+
+
 def test_blocks_share_one_program(tmp_path):
     document = make_document(tmp_path, "# Guide\n\n```python\nx = 20\n```\n\nNow:\n\n```python\nprint(x + 1)\n```\n")
     assert run(document).stdout == "21\n"
