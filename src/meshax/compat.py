@@ -30,8 +30,8 @@ def widen_cpu_pool() -> None:
 
 
 def varying_axes(x: Any) -> frozenset[str]:
-    """Returns the mesh axes over which JAX's type lets a value differ from processor to processor."""
-    manual_type = getattr(jax.typeof(x), "mat", None)
+    """Returns the mesh axes over which JAX's type lets a value, or one of such a type, differ between processors."""
+    manual_type = x.mat if hasattr(x, "mat") else getattr(jax.typeof(x), "mat", None)
     return manual_type.varying if manual_type is not None else _NONE
 
 

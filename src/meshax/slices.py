@@ -10,6 +10,8 @@ the user's line. Operations of ours and functions of `mx.local` see arrays that 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from .border import ENTERS, LEAVES, Part
 from .compat import inner_programs, scan_counts
 from .dims import Dim, show
@@ -67,6 +69,11 @@ class _Combined(Exception):
 def check(jaxpr: Any) -> None:
     """Raises `SliceError` if a traced program combines elements of a slice outside of our operations."""
     _Reader().run(jaxpr, [None] * len(jaxpr.invars), None)
+
+
+def check_elementwise(fn: Callable[..., Any], arrays: Sequence[Any], states: Sequence[State]) -> None:
+    """Raises `SliceError` if a function of arrays in these states combines elements of slices."""
+    _Reader().run(jax.make_jaxpr(fn)(*arrays).jaxpr, states, None)
 
 
 class _Reader:
@@ -281,6 +288,12 @@ def _along(parameter: str) -> Callable[[Any, list[State]], State]:
     return rule
 
 
+def _bits(eqn: Any, states: list[State]) -> State:
+    """Reads numbers as others, of a new last dimension if these are narrower, without the last if they are wider."""
+    more = len(eqn.outvars[0].aval.shape) - len(states[0])
+    return (*states[0], None) if more > 0 else states[0] if not more else _drop(states[0], (len(states[0]) - 1,))
+
+
 def _top_k(eqn: Any, states: list[State]) -> State:
     axis = eqn.params.get("axis", -1) % len(states[0])
     return _combine(states[0], (axis,))
@@ -301,13 +314,29 @@ def _product(eqn: Any, states: list[State]) -> State:
 def _gather(eqn: Any, states: list[State]) -> State:
     """Looks up: element by element of the indices, and of dimensions of the operand that are taken whole."""
     numbers, sizes, (operand, indices) = eqn.params["dimension_numbers"], eqn.params["slice_sizes"], states
-    gone = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    batch = dict(zip(numbers.start_indices_batching_dims, numbers.operand_batching_dims, strict=True))
     indexed = {i for i, n in enumerate(eqn.invars[0].aval.shape) if n != sizes[i] or i in numbers.start_index_map}
-    _drop(operand, sorted({*gone, *indexed}))
+    _drop(operand, sorted({*numbers.collapsed_slice_dims, *indexed} - set(batch.values())))
     _drop(indices, (len(indices) - 1,))
+    gone = {*numbers.collapsed_slice_dims, *batch.values()}
     kept = iter([e for i, e in enumerate(operand) if i not in gone])
-    looked_up = iter(indices[:-1])
-    return tuple(next(kept if i in numbers.offset_dims else looked_up) for i in range(len(eqn.outvars[0].aval.shape)))
+    looked_up = iter([_alike([(e,), (operand[batch[i]],)])[0] if i in batch else e for i, e in enumerate(indices[:-1])])
+    rank = len(eqn.outvars[0].aval.shape)
+    return tuple(next(kept if i in numbers.offset_dims else looked_up) for i in range(rank))
+
+
+def _scatter(eqn: Any, states: list[State]) -> State:
+    """Writes: element by element along dimensions of the operand that are written whole."""
+    numbers, (operand, indices, updates) = eqn.params["dimension_numbers"], states
+    for state in (operand, indices, updates) if numbers.operand_batching_dims else (indices,):
+        _drop(state, range(len(state)))
+    before, given = eqn.invars[0].aval.shape, eqn.invars[2].aval.shape
+    windows = dict(zip((i for i in range(len(before)) if i not in numbers.inserted_window_dims),
+                       numbers.update_window_dims, strict=True))  # fmt: skip
+    whole = {i: j for i, j in windows.items() if before[i] == given[j]}
+    _drop(operand, [i for i in range(len(before)) if i not in whole])
+    _drop(updates, [j for j in range(len(given)) if j not in whole.values()])
+    return tuple(_alike([(e,), (updates[whole[i]],)])[0] if i in whole else None for i, e in enumerate(operand))
 
 
 def _iota(eqn: Any, states: list[State]) -> State:
@@ -324,7 +353,9 @@ _RULES: dict[str, Callable[[Any, list[State]], State | None]] = {
     "cumsum": _along("axis"), "cumprod": _along("axis"), "cummax": _along("axis"), "cummin": _along("axis"),
     "cumlogsumexp": _along("axis"), "sort": _along("dimension"), "rev": _along("dimensions"),
     "split": lambda eqn, states: _combine(states[0], (eqn.params["axis"],)),
-    "top_k": _top_k, "dot_general": _product, "gather": _gather,
+    "top_k": _top_k, "dot_general": _product, "gather": _gather, "scatter": _scatter, "scatter-add": _scatter,
+    "scatter_add": _scatter, "scatter_mul": _scatter, "scatter_min": _scatter, "scatter_max": _scatter,
+    "scatter-mul": _scatter, "scatter-min": _scatter, "scatter-max": _scatter, "bitcast_convert_type": _bits,
 }  # fmt: skip
 _SOURCES = frozenset([LEAVES, ENTERS, "broadcast_in_dim", "iota"])
 

@@ -160,13 +160,13 @@ class Tensor:
         return cls(_taken_in(leaves[0], *static), *static)
 
 
-def _parts_of(setting: Setting, dims: Dims, role: str | None) -> border.Parts:
-    """Returns which dimensions of a settled tensor's array are split."""
-    parts = setting.parts.get((dims, role))
+def parts_of(setting: Setting, dims: Dims, placement: Placement) -> border.Parts:
+    """Returns which dimensions of an array are split, as the border knows them."""
+    parts = setting.parts.get((dims, placement))
     if parts is None:
-        pairs = zip(dims, canonical(setting, dims, role), strict=True)
+        pairs = zip(dims, placement, strict=True)
         parts = tuple(border.Part(d.name, d.size, axes) if setting.mesh.count(axes) > 1 else None for d, axes in pairs)
-        setting.parts[dims, role] = parts
+        setting.parts[dims, placement] = parts
     return parts
 
 
@@ -181,7 +181,7 @@ def _given_away(x: Tensor) -> Array:
     setting = current()
     if setting is None or not isinstance(x._array, jax.Array | np.ndarray):
         return x._array
-    parts = _parts_of(setting, x.dims, x.role)
+    parts = parts_of(setting, x.dims, canonical(setting, x.dims, x.role))
     if np.ndim(x._array) != len(x.dims):  # somebody has put another array in its place, as a function of trees may
         return x._array
     array = settled_array(x) if any(parts) else settle(x)._array
@@ -200,8 +200,9 @@ def _taken_in(array: Any, dims: Dims, role: str | None) -> Any:
     if setting is None or not isinstance(array, jax.Array | np.ndarray):
         return array
     _check_derivative(array, dims, role)
-    parts = _parts_of(setting, dims, role)
-    if not any(parts) or array.shape != setting.local_shape(dims, canonical(setting, dims, role)):
+    placement = canonical(setting, dims, role)
+    parts = parts_of(setting, dims, placement)
+    if not any(parts) or array.shape != setting.local_shape(dims, placement):
         return array
     if array.shape == sizes(dims) and not varying_axes(array):
         return array  # a whole array, of dims of which a block is the whole
@@ -307,6 +308,13 @@ def local(x: Tensor, setting: Setting) -> tuple[Array, Placement]:
         return x._array, x._placement
     placement = canonical(setting, x.dims, x.role)
     axes = frozenset(axis for axes in placement for axis in axes)
+    if np.ndim(x._array) != len(x.dims):
+        raise ShapeError(
+            f"the array of a tensor has {np.ndim(x._array)} dimensions, the tensor {len(x.dims)}.",
+            values=f"{show(x.dims)} with an array of shape {np.shape(x._array)}",
+            rule="a function of trees (jax.tree.map, jax.vmap, optax) may change elements of a tensor, not its shape.",
+            fix="use operations of meshax, or take the array out of the tensor first.",
+        )
     if x._array.shape == setting.local_shape(x.dims, placement):
         if axes <= varying_axes(x._array):
             return x._array, placement

@@ -187,12 +187,12 @@ def fill_padding(x: Array, setting: Setting, shape: Dims, placement: Placement, 
     """Replaces the padding along some dims, whatever it holds; the backward pass drops what flows into it."""
     for position, dim, axes in uneven(setting, shape, placement):
         if dim in over:
-            inside = _is_real(setting, dim, axes).reshape([-1 if i == position else 1 for i in range(x.ndim)])
+            inside = is_real(setting, dim, axes).reshape([-1 if i == position else 1 for i in range(x.ndim)])
             x = jnp.where(inside, x, jnp.asarray(value, x.dtype))
     return x
 
 
-def _is_real(setting: Setting, dim: Dim, axes: Axes) -> Array:
+def is_real(setting: Setting, dim: Dim, axes: Axes) -> Array:
     """Whether each element of this processor's block is one of the dim, and not padding."""
     if dim.size <= collectives.LARGEST:
         return indices(setting, dim, axes) < dim.size

@@ -119,14 +119,14 @@ def test_an_fft_along_a_split_dim_by_another_name():
     np.testing.assert_allclose(made.numpy(), np.fft.fft(wave.numpy(), axis=1).real, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("layout", "block"), [("batch:cols", 2), ("batch:rows+cols", 1)])
-def test_padding_holds_zeros_before_and_after(layout, block):
+@pytest.mark.parametrize(("layout", "block", "padded"), [("batch:cols", 2, 2), ("batch:rows+cols", 1, 2)])
+def test_padding_repeats_the_first_element_and_is_not_in_the_result(layout, block, padded):
     sums = []
 
     def fn(a):
         assert a.shape == (block,)
         jax.debug.callback(lambda a: sums.append(float(np.sum(a))), a)
-        return jnp.cos(a)  # one, where the padding is zero
+        return jnp.cos(a)
 
     def total(x):
         return mx.sum(mx.local(fn, mx.exp(x), out=batch, splittable=batch))
@@ -137,7 +137,29 @@ def test_padding_holds_zeros_before_and_after(layout, block):
 
     np.testing.assert_allclose(made, np.cos(np.exp(given.numpy())).sum(), rtol=1e-5)
     seen = sum(sums) / (8 // (4 if layout == "batch:cols" else 8))  # each block is on one or two processors
-    np.testing.assert_allclose(seen, np.exp(given.numpy()).sum(), rtol=1e-5)
+    np.testing.assert_allclose(seen, np.exp(given.numpy()).sum() + padded * np.exp(given.numpy()[0]), rtol=1e-5)
+
+
+UNEVEN = ["", "batch:rows", "batch:cols", "batch:rows+cols", "batch:cols+rows"]
+
+
+@pytest.mark.parametrize("layout", UNEVEN)
+def test_nothing_flows_back_through_padding_whatever_the_function_does_there(layout):
+    """A row of zeros divided by its norm is NaN: a gradient that sums over rows must not see it."""
+
+    def loss(scale, x, factor):
+        unit = lambda a, c: a / jnp.linalg.norm(a, axis=1, keepdims=True) * c * factor  # noqa: E731
+        return mx.sum(mx.square(mx.local(unit, x, scale, out=x.dims, splittable=batch)) * x)
+
+    scale = counting(length) + 1.0
+    gradients = mx.grad(loss, argnums=(0, 1, 2))
+    twice = mx.grad(lambda s, x, f: mx.sum(mx.square(gradients(s, x, f)[1])), argnums=(0, 2))
+
+    for fn in (gradients, twice):
+        wanted, made = (call(scale, x + 1.0, jnp.float32(3)) for call in (fn, mx.spmd(fn, mesh, layout)))
+        for one, other in zip(jax.tree.leaves(made), jax.tree.leaves(wanted), strict=True):
+            cut = np.asarray(one)[tuple(slice(n) for n in other.shape)]
+            np.testing.assert_allclose(cut, other, rtol=2e-4)
 
 
 def test_a_pending_sum_is_reduced_first():

@@ -8,6 +8,7 @@ or scaling one by a number does not need it.
 import functools
 import numbers
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +18,13 @@ import numpy as np
 
 from .. import compat
 from ..collectives import summing_dtype
-from ..dims import union
-from ..errors import DtypeError
-from ..layout import canonical, current
-from ..tensor import Tensor, check_same_everywhere, check_tensor
+from ..dims import Dims, show, sizes, union
+from ..errors import DtypeError, ShapeError
+from ..layout import Placement, canonical, current
+from ..slices import SAME, check_elementwise
+from ..tensor import Tensor, check_same_everywhere, check_tensor, parts_of, placement_of
+from ..transfer import fill_padding
+from .foreign import call_on_slices
 from .operands import align, common_role, compute
 
 __all__ = [
@@ -35,7 +39,8 @@ Operand = Any  # a Tensor or a number
 def lift(fn: Callable[..., Any], *, name: str | None = None) -> Callable[..., Tensor]:
     """Makes an elementwise function of arrays into one of tensors, which meet by the names of their dims.
 
-    Keyword arguments are passed on as they are.
+    Keyword arguments are passed on as they are. A function that is not elementwise is refused where it would see a
+    slice (`mx.SliceError`).
 
     >>> from meshax import tensor
     >>> lift(jnp.hypot)(tensor([3.0, 0.0], "side"), 4.0).numpy()
@@ -44,9 +49,10 @@ def lift(fn: Callable[..., Any], *, name: str | None = None) -> Callable[..., Te
     Communication: none; a pending sum is reduced first.
     """
     called: str = name or str(getattr(fn, "__name__", "lift"))
+    is_ours = sys._getframe(1).f_globals["__name__"] == __name__  # what this module lifts is known to be elementwise
 
     def lifted(*operands: Operand, **options: Any) -> Tensor:
-        return apply(functools.partial(fn, **options) if options else fn, operands, called)
+        return apply(functools.partial(fn, **options) if options else fn, operands, called, ours=is_ours)
 
     lifted.__name__ = lifted.__qualname__ = called
     if called.isidentifier():  # tracebacks and reports know a function by the name in its code
@@ -55,7 +61,9 @@ def lift(fn: Callable[..., Any], *, name: str | None = None) -> Callable[..., Te
     return lifted
 
 
-def apply(fn: Callable[..., Any], operands: tuple[Operand, ...], name: str, pending: str = "") -> Tensor:
+def apply(
+    fn: Callable[..., Any], operands: tuple[Operand, ...], name: str, pending: str = "", ours: bool = True
+) -> Tensor:
     """Applies an elementwise function of arrays.
 
     Args:
@@ -64,6 +72,7 @@ def apply(fn: Callable[..., Any], operands: tuple[Operand, ...], name: str, pend
         name: the operation's name, for messages.
         pending: what keeps a pending sum pending, where that is exact: "sum" if all operands are pending alike, "scale"
             or "divide" if all but one are numbers.
+        ours: whether the function is known to be elementwise.
     """
     operands = tuple(_as_operand(x, name) for x in operands)
     xs = [x for x in operands if isinstance(x, Tensor)]
@@ -71,7 +80,8 @@ def apply(fn: Callable[..., Any], operands: tuple[Operand, ...], name: str, pend
         return check_tensor(operands[0], f"mx.{name}")
     if _stays_unsettled(operands, xs, pending):
         first = xs[0]
-        array = fn(*(x._array if isinstance(x, Tensor) else x for x in operands))
+        made = [x._array if isinstance(x, Tensor) else x for x in operands]
+        array = fn(*made) if ours else _call(fn, made, [first.dims], first.dims, placement_of(first), name)
         return Tensor(array, first.dims, first.role, first._placement, first._pending)
     shape, role, setting = union(*(x.dims for x in xs)), common_role(xs), current()
     if setting is not None:
@@ -80,9 +90,38 @@ def apply(fn: Callable[..., Any], operands: tuple[Operand, ...], name: str, pend
 
     def aligned(*arrays: Any) -> Any:
         ready = iter([align(a, x.dims, shape, placement, setting) for a, x in zip(arrays, xs, strict=True)])
-        return fn(*(next(ready) if isinstance(x, Tensor) else x for x in operands))
+        made = [next(ready) if isinstance(x, Tensor) else x for x in operands]
+        return fn(*made) if ours else _call(fn, made, [x.dims for x in xs], shape, placement, name)
 
     return Tensor(compute(aligned, xs, role), shape, role)
+
+
+def _call(
+    fn: Callable[..., Any], operands: list[Any], dims: list[Dims], shape: Dims, placement: Placement, name: str
+) -> Any:
+    """Calls a function of which we only hope that it is elementwise, on numbers and on arrays aligned to a shape."""
+    setting = current()
+    wanted = sizes(shape) if setting is None else setting.local_shape(shape, placement)
+    arrays = [x for x in operands if not is_number(x)]
+
+    def on_arrays(*arrays: Any) -> Any:
+        ready = iter(arrays)
+        made = fn(*(x if is_number(x) else next(ready) for x in operands))
+        if len(np.shape(made)) != len(wanted) or any(n not in (1, m) for n, m in zip(made.shape, wanted, strict=True)):
+            raise ShapeError(
+                f"{name} is not elementwise: it returns an array of shape {np.shape(made)}.",
+                values=f"{show(shape)}, on one processor {wanted}",
+                rule="a lifted function makes each element of its result from one element of each operand.",
+                fix="use mx.local for a function of slices, or operations of meshax.",
+            )
+        return jnp.broadcast_to(made, wanted)
+
+    if setting is None:
+        return on_arrays(*arrays)
+    every = list(zip(shape, parts_of(setting, shape, placement), strict=True))
+    check_elementwise(on_arrays, arrays, [tuple(p if d in own else SAME for d, p in every) for own in dims])
+    made = call_on_slices(on_arrays, arrays, [(shape, placement)] * len(arrays), setting)
+    return fill_padding(made, setting, shape, placement, shape)  # nothing may flow back through it
 
 
 def _as_operand(x: Operand, name: str) -> Operand:

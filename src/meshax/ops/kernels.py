@@ -8,12 +8,13 @@ import jax.numpy as jnp
 
 from .. import collectives
 from ..compat import typed_outputs
-from ..dims import Dim, Dims, DimsLike, as_list, find, show, sizes, union
+from ..dims import Dim, DimsLike, as_list, find, show, sizes, union
 from ..errors import LayoutError, ShapeError
 from ..layout import canonical, current
 from ..tensor import Tensor, check_tensor, is_tensor, settle
 from ..transfer import crop, fill_padding
 from .creation import sized_dims
+from .foreign import call_on_slices
 from .operands import compute, describe
 from .resharding import unsplit
 
@@ -29,9 +30,11 @@ def local(fn: Callable[..., Array], *xs: Tensor, out: DimsLike, splittable: Dims
         fn: takes the arrays of `xs`, in the order of their dims, and returns the array of the result.
         *xs: the tensors.
         out: the dims of the result: names of dims of `xs`, or new dims.
-        splittable: dims along which `fn` works on any slice alike. Padding of an uneven one holds zeros.
+        splittable: dims along which `fn` works on any slice alike. Padding of an uneven one repeats its first element
+            (or that of the slice); what `fn` makes of it reaches neither the result nor gradients.
 
-    Communication: none; a pending sum is reduced first.
+    Communication: none; a pending sum is reduced first. If some processors hold nothing but padding, an all-reduce of
+    the first element of that dim.
     """
     if not xs:
         raise ShapeError("mx.local needs at least one tensor.", fix="pass the tensors whose slices the function takes.")
@@ -69,15 +72,14 @@ def local(fn: Callable[..., Array], *xs: Tensor, out: DimsLike, splittable: Dims
             fix="leave reductions over a split dim to mx.sum and its like, or rename the dim before.",
         )
 
-    def masked(array: Array, dims: Dims) -> Array:
-        return fill_padding(array, setting, dims, canonical(setting, dims, None), dims)
+    operands = [(x.dims, canonical(setting, x.dims, None)) for x in xs]
+    made = (result, canonical(setting, result, None))
 
     def call(*arrays: Array) -> Array:
-        arrays = tuple(masked(a, x.dims) for a, x in zip(arrays, xs, strict=True))
         with typed_outputs(arrays[0]):
-            made = fn(*arrays)
-        wanted = setting.local_shape(result, canonical(setting, result, None))
-        return masked(_checked(made, result, wanted)._array, result)
+            array = call_on_slices(fn, arrays, operands, setting)
+        array = _checked(array, result, setting.local_shape(*made))._array
+        return fill_padding(array, setting, *made, result)
 
     return Tensor(compute(call, xs), result)
 
