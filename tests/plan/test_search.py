@@ -14,6 +14,7 @@ from meshax.plan.hardware import KNOWN, Link
 from meshax.plan.named_layouts import NAMES, find_layout, sizes_of
 from meshax.plan.screen import Screen
 from meshax.plan.search import Candidate, _rank, search
+from meshax.plan.table import show_bytes, show_seconds
 from meshax.plan.targets import load_target
 from meshax.train.preset_steps import target_of
 from messages import pinned
@@ -106,12 +107,67 @@ def test_candidates_are_ranked_with_reasons(transformer_choice):
     assert seconds == sorted(seconds) or max(np.diff(seconds)) > -0.01 * max(seconds)
     assert len({c.layout for c in transformer_choice}) == len(transformer_choice)
     best = transformer_choice[0]
-    for name, axes in best.layout.rules:
-        assert f"{name}:{'+'.join(axes)} saves" in best.why
+    assert [part.split(" ")[0] for part in best.why.split("; ")] == [
+        f"{name}:{'+'.join(axes)}" for name, axes in best.layout.rules
+    ]
     report = mx.spmd(decoder.sgd, mx.Mesh(MESH, abstract=True), best.layout).explain(*transformer_args())
     assert (best.seconds, best.memory, best.wire_bytes) == (
         report.seconds("cpu"), report.memory["peak"], report.wire_bytes
     )  # fmt: skip
+
+
+def said(report, other):
+    """What `explain` gives without a rule, and with it, in the words of a reason."""
+    amounts = [other.memory["peak"] - report.memory["peak"], other.seconds("cpu") - report.seconds("cpu")]
+    shown = [show_bytes(abs(amounts[0])), show_seconds(abs(amounts[1]))]
+    saves, costs = ([text for a, text in zip(amounts, shown, strict=True) if a * sign > 0] for sign in (1, -1))
+    return " and ".join(f"{verb} {' and '.join(some)}" for verb, some in (("saves", saves), ("costs", costs)) if some)
+
+
+def test_reasons_are_what_explain_gives_with_and_without(transformer_choice):
+    mesh, args = mx.Mesh(MESH, abstract=True), transformer_args()
+
+    def explain(rules, **roles):
+        return mx.spmd(decoder.sgd, mesh, mx.Layout(rules, **roles)).explain(*args)
+
+    for c in transformer_choice[:4]:
+        roles = {"params": dict(c.layout.params), "optimizer": dict(c.layout.optimizer)}
+        parts = c.why.split("; ")
+        for (name, axes), part in zip(c.layout.rules, parts, strict=False):
+            without = explain({n: a for n, a in c.layout.rules if n != name}, **roles)
+            assert part == f"{name}:{'+'.join(axes)} {said(c.report, without)}"
+        if c.layout.params or c.layout.optimizer:
+            assert parts[len(c.layout.rules)].endswith(said(c.report, explain(dict(c.layout.rules))))
+
+
+def test_layouts_that_are_the_same_are_listed_once():
+    """On 8 processors in four meshes: one axis of 8 and two of 2 and 4 together, axes of size 1, nothing split."""
+    found = mx.auto_layout(mlp, 8, *mlp_args(), hardware="cpu")
+    costs = [(c.memory, c.wire_bytes, f"{c.seconds:.9g}") for c in found]
+    assert len(set(costs)) == len(costs)
+    assert not [c for c in found for _, axes in c.layout.all_rules() if any(c.mesh.axes[a] == 1 for a in axes)]
+
+
+def test_a_program_that_is_too_small_for_the_mesh():
+    mesh = mx.Mesh("data:8", abstract=True)
+    best, *others = mx.auto_layout(mlp, mesh, *mlp_args(), hardware="h200")
+    assert best.layout == mx.Layout() and others
+    small = "nothing is split: nothing is sent; the program is too small to gain by splitting over data"
+    assert best.why == small
+    assert not [c for c in others if "too small" in c.why]
+
+
+def test_an_axis_that_the_best_leaves_idle():
+    mesh = mx.Mesh("rows:2 cols:4", abstract=True)
+    best = mx.auto_layout(mlp, mesh, *mlp_args(), hardware="h200", pins="hidden:rows")[0]
+    assert best.layout.rules == (("hidden", ("rows",)),)
+    assert best.why.endswith("; no layout that splits over cols as well is faster")
+
+
+def test_a_program_that_returns_nothing_needs_nothing():
+    found = mx.auto_layout(lambda x: None, mx.Mesh(MESH, abstract=True), described(batch), hardware="h200")
+    assert found[0].layout == mx.Layout()
+    assert {(c.seconds, c.memory, c.wire_bytes) for c in found} == {(0, 0, 0)}
 
 
 def test_mesh_tensorflows_example():

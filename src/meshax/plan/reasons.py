@@ -1,59 +1,47 @@
-"""Why a layout is good: what each rule of it saves and costs, beside the same layout without that rule."""
+"""Why a layout is good: what each rule of it saves and costs, beside the same layout without that rule.
 
-from collections.abc import Callable, Mapping, Sequence
+Both layouts are traced: what is said is what `explain` gives with the rule and without it.
+"""
 
-from ..layout import Layout
+from collections.abc import Callable
+
+from ..layout import Axes, Layout
 from .hardware import Hardware
 from .report import Report
-from .screen import Screen
 from .table import show_bytes, show_seconds
 
 
-def reasons_for(
-    reports: Mapping[Layout, Report], machine: Hardware, price: Callable[[Sequence[Layout]], Screen]
-) -> dict[Layout, str]:
-    """Returns for each layout what each rule of it saves and costs.
+def reason_for(layout: Layout, machine: Hardware, report_of: Callable[[Layout], Report | None]) -> str:
+    """Returns what each rule of a layout saves and costs.
 
     Args:
-        reports: of the layouts, with rules for roles or without.
+        layout: with rules for roles or without.
         machine: what times are for.
-        price: prices layouts without rules for roles, all at once.
+        report_of: traces under a layout; None if it is not legal.
     """
-    plain = list(dict.fromkeys(_without_roles(layout) for layout in reports))
-    rows = [row for layout in plain for row in (layout, *(_without(layout, name) for name, _ in layout.rules))]
-    screen = price(rows or [Layout()])
-    texts, at = {}, 0
-    for layout in plain:
-        parts = []
-        for offset, (name, axes) in enumerate(layout.rules, start=1):
-            saved = [float(f[at + offset] - f[at]) for f in (screen.seconds, screen.memory)]
-            parts.append(f"{name}:{'+'.join(axes)} {_saves_and_costs(*saved)}")
-        texts[layout] = "; ".join(parts) or "nothing is split: nothing is sent"
-        at += 1 + len(layout.rules)
-    return {layout: _why(layout, texts, reports, machine) for layout in reports}
+    roles = {"params": dict(layout.params), "optimizer": dict(layout.optimizer)}
+    without = [
+        (_show(name, axes), Layout({n: a for n, a in layout.rules if n != name}, **roles))
+        for name, axes in layout.rules
+    ]
+    if layout.params or layout.optimizer:
+        role, rules = ("params", layout.params) if layout.params else ("optimizer", layout.optimizer)
+        shown = " ".join(_show(name, axes) for name, axes in rules)
+        without.append((f"{role} {shown}", Layout(dict(layout.rules))))
+    here = report_of(layout)
+    parts = [f"{rule} {_saves_and_costs(here, report_of(other), machine)}" for rule, other in without]
+    return "; ".join(parts) or "nothing is split: nothing is sent"
 
 
-def _without_roles(layout: Layout) -> Layout:
-    return Layout(dict(layout.rules))
+def _show(name: str, axes: Axes) -> str:
+    return f"{name}:{'+'.join(axes)}"
 
 
-def _without(layout: Layout, name: str) -> Layout:
-    return Layout({dim: axes for dim, axes in layout.rules if dim != name})
-
-
-def _why(layout: Layout, texts: Mapping[Layout, str], reports: Mapping[Layout, Report], machine: Hardware) -> str:
-    base = _without_roles(layout)
-    if base == layout or base not in reports:
-        return texts[base]
-    before, after = reports[base], reports[layout]
-    saved = before.seconds(machine) - after.seconds(machine), before.memory["peak"] - after.memory["peak"]
-    role, rules = ("params", layout.params) if layout.params else ("optimizer", layout.optimizer)
-    rule = " ".join(f"{name}:{'+'.join(axes)}" for name, axes in rules)
-    return f"{texts[base]}; {role} {rule} {_saves_and_costs(*saved)}"
-
-
-def _saves_and_costs(seconds: float, memory: float) -> str:
+def _saves_and_costs(here: Report | None, other: Report | None, machine: Hardware) -> str:
     """Says what a rule changes: `saves 1.2 GB and costs 3 ms`."""
+    if here is None or other is None:
+        return "cannot be left out alone"
+    seconds, memory = other.seconds(machine) - here.seconds(machine), other.memory["peak"] - here.memory["peak"]
     amounts = [(memory, show_bytes(abs(memory)), 1.0), (seconds, show_seconds(abs(seconds)), 1e-9)]
     saves = [text for amount, text, least in amounts if amount >= least]
     costs = [text for amount, text, least in amounts if amount <= -least]

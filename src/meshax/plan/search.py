@@ -12,7 +12,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,12 @@ from ..layout import Layout, RulesLike
 from ..mesh import Mesh
 from ..program import spmd
 from .cost import kernel_time
+from .equivalence import distinct, idle_axes
 from .graph import Graph
 from .hardware import Hardware, find, parse_bytes
 from .named_layouts import NAMES, find_layout
 from .pins import Assignment, masks_of, read_pins
-from .reasons import reasons_for
+from .reasons import reason_for
 from .report import Report
 from .roles import role_variants, stored_tensors
 from .screen import Screen
@@ -111,10 +112,12 @@ def search(
         for one in sorted(every, key=lambda one: one.promise):
             progress(f"searching: {one.mesh}, {len(found)} layouts traced")
             found += one.run(best[-1].seconds if len(best) == _TOP else math.inf)
-            best = sorted((c for c in found if c.memory <= limit), key=_rank)[:_TOP]
-    if not best:
-        _raise_nothing_fits(found, limit)
-    return best
+            best = distinct(sorted((c for c in found if c.memory <= limit), key=_rank))[:_TOP]
+        if not best:
+            _raise_nothing_fits(found, limit)
+        progress("comparing the best with and without each of their rules")
+        searches = {one.mesh: one for one in every}
+        return [replace(c, why=searches[c.mesh].why(c.layout, is_best=c is best[0] and len(best) > 1)) for c in best]
 
 
 @contextlib.contextmanager
@@ -134,7 +137,8 @@ def _rank(c: Candidate) -> tuple[float, ...]:
 
     Equal is what differs in the fourth digit.
     """
-    return float(f"{c.seconds:.3g}"), float(f"{c.memory:.3g}"), len(list(c.layout.all_rules())), c.seconds
+    length = sum(len(axes) for _, axes in c.layout.all_rules())
+    return float(f"{c.seconds:.3g}"), float(f"{c.memory:.3g}"), length, c.seconds
 
 
 def _raise_nothing_fits(found: list[Candidate], limit: float) -> None:
@@ -186,6 +190,7 @@ class _Search:
         self.conflicts = graph.conflicts()
         self.names = sorted(graph.sizes)
         self.stored = stored_tensors(graph.arguments)
+        self.reports: dict[Layout, Report] = {}
         self.every = self._combinations()
         self.screen = self._screen(self.every)
         could_fit = self.screen.seconds[self._smallest_memory() <= limit * _SLACK]
@@ -193,7 +198,7 @@ class _Search:
 
     def run(self, bar: float = math.inf) -> list[Candidate]:
         """Traces the best, as far as they may take less than `bar` seconds."""
-        reports: dict[Layout, Report] = {}
+        reports = self.reports
         for layout in self._named() if self.promise * _TRUST <= bar else ():
             self._trace(layout, reports)
         for order, wanted in self._orders():
@@ -202,12 +207,24 @@ class _Search:
                     break
                 wanted -= self._trace(self._layout(self.every[i]), reports)
         self._vary(reports)
-        reasons = reasons_for(reports, self.machine, self._price)
         return [
-            Candidate(layout, self.mesh, r.seconds(self.machine), r.memory["peak"], r.wire_bytes, reasons[layout], r)
+            Candidate(layout, self.mesh, r.seconds(self.machine), r.memory["peak"], r.wire_bytes, "", r)
             for layout, r in reports.items()
             if not self._is_pointless(layout, reports)
         ]
+
+    def why(self, layout: Layout, is_best: bool) -> str:
+        """Returns the reasons for a layout; for the best, also why it leaves processors without work of their own."""
+
+        def report_of(other: Layout) -> Report | None:
+            return self.reports[other] if self._trace(other, self.reports) else None
+
+        reason, idle = reason_for(layout, self.machine, report_of), idle_axes(self.reports[layout])
+        if not (is_best and idle):
+            return reason
+        if len(idle) < sum(size > 1 for size in self.mesh.axes.values()):
+            return f"{reason}; no layout that splits over {' or '.join(idle)} as well is faster"
+        return f"{reason}; the program is too small to gain by splitting over {' or '.join(idle)}"
 
     def _is_pointless(self, layout: Layout, reports: dict[Layout, Report]) -> bool:
         """Whether splitting further what is stored costs time, and saves no memory."""
@@ -318,9 +335,6 @@ class _Search:
         alone = [{**self.fixed, **{n: self.fixed.get(n, 0) | 1 << axis for n in names}} for names in sets]
         order = np.argsort(self._screen(alone).seconds, kind="stable")
         return [sets[i] for i in order[:keep]]
-
-    def _price(self, layouts: Sequence[Layout]) -> Screen:
-        return self._screen([masks_of(dict(layout.rules), self.mesh) for layout in layouts])
 
     def _screen(self, assignments: Sequence[Assignment]) -> Screen:
         masks = {name: np.array([a.get(name, 0) for a in assignments], int) for name in self.names}
