@@ -101,17 +101,26 @@ def read(closed: Any, fn: Any = None) -> Block:
     for (an argument is returned under another name, and gathered) has the line where the function is defined.
     """
     outer = live_jaxpr(closed)
-    call = next((eqn for eqn in outer.eqns if eqn.primitive.name == "shard_map"), None)
-    if call is None:  # the function returns nothing: all of it is dead code
+    if not outer.eqns and not outer.outvars:  # the function returns nothing: all of it is dead code
         return Block([Value(None) for _ in outer.invars], [], [])
+    block = _whole_program(outer, _Reader(_definition(fn)))
+    _mark_phases(block)
+    return block
+
+
+def _whole_program(outer: Any, reader: "_Reader") -> Block:
+    """Reads the program in what surrounds it: names of the arguments, and on JAX 0.12 a call that is not inlined."""
+    (call,) = (eqn for eqn in outer.eqns if eqn.primitive.name in ("shard_map", "jit", "pjit"))
     inner = call.params["jaxpr"]
-    block = _Reader(_definition(fn)).block(inner, 1, str(call.source_info.name_stack), None)
+    if call.primitive.name == "shard_map":
+        block = reader.block(inner, 1, str(call.source_info.name_stack), None)
+    else:
+        block = _whole_program(inner.jaxpr, reader)
     made = dict(zip(call.invars, block.inputs, strict=True))
     for eqn in reversed(outer.eqns):  # a trace with names names the arguments first
         if eqn.primitive.name == "named" and eqn.outvars[0] in made:
             made[eqn.invars[0]] = made[eqn.outvars[0]]
     block.inputs = [made.get(v) or Value(None) for v in outer.invars]
-    _mark_phases(block)
     return block
 
 
