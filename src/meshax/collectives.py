@@ -103,7 +103,7 @@ def scatter_sum(x: Array, axes: Axes, position: int) -> Array:
 
 
 def replicate(x: Array, axes: Sequence[str]) -> Array:
-    """Turns copies into a replicated value, bit for bit: one all-reduce."""
+    """Turns copies into a replicated value of any dtype: one all-reduce."""
     return _widened(x, lambda x: lax.psum(only_first(x, axes), tuple(axes))) if axes else x
 
 
@@ -170,12 +170,8 @@ _block_of_replicated.defvjp(
 
 
 def only_first(x: Array, axes: Sequence[str]) -> Array:
-    """Turns copies into a pending sum: every processor but the first along the axes holds zeros.
-
-    These are negative where there is such a zero, which leaves the sign of what it is added to.
-    """
-    zero = -np.zeros((), x.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else np.zeros((), x.dtype)
-    return jnp.where(processor_index(axes) == 0, x, zero)
+    """Turns copies into a pending sum: every processor but the first along the axes holds zeros."""
+    return jnp.where(processor_index(axes) == 0, x, jnp.zeros((), x.dtype))
 
 
 def max_over(x: Array, axes: Axes) -> Array:

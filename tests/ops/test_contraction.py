@@ -39,6 +39,80 @@ def test_one_operand_is_a_sum_and_three_are_one_product():
     )
 
 
+mesh = mx.Mesh("rows:2 cols:4")
+LAYOUTS = [
+    "",
+    "hidden:rows",
+    "hidden:cols",
+    "hidden:rows+cols",
+    "batch:cols",
+    "hidden:cols slots:cols",
+    "hidden:rows length:cols",
+]
+mx.dims(slots=6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_product_of_truth_values_says_whether_any_is_true(layout):
+    a = mx.tensor(np.arange(60).reshape(6, 10) % 7 == 3, (batch, hidden))
+    b = mx.tensor(np.arange(40).reshape(10, 4) % 6 == 1, (hidden, length))
+
+    def products(a, b):
+        product = mx.einsum(a, b, out=(batch, length))
+        return product, product.rename(batch="slots"), mx.sum(product, batch), product & product, ~product
+
+    found = mx.spmd(products, mesh, layout)(a, b)
+
+    wanted = np.einsum("bh,hl->bl", a.numpy().astype(int), b.numpy().astype(int)) > 0
+    for x, y in zip(found, [wanted, wanted, wanted.sum(0, dtype=np.int32), wanted, ~wanted]):
+        np.testing.assert_array_equal(x.numpy(), y, strict=True)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.int32, np.float16, np.float32])
+@pytest.mark.parametrize("layout", ["", "hidden:cols", "hidden:cols length:cols"])
+def test_a_dim_that_only_one_operand_has_keeps_the_dtype(dtype, layout):
+    a, b = (mx.tensor(x.numpy().astype(dtype), x.dims) for x in (counting(batch, hidden), counting(length)))
+
+    found = mx.spmd(lambda a, b: mx.einsum(a, b, out=(batch, length)), mesh, layout)(a, b)
+
+    wanted = np.asarray(jnp.einsum("bh,l->bl", a.numpy(), b.numpy()))
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found.numpy().astype(float), wanted.astype(float), rtol=2e-3)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_halves_overflow_only_where_the_result_does(layout):
+    signs = np.where(np.arange(10) < 5, 1, -1)
+    a = mx.tensor((signs * 30000 + np.arange(60).reshape(6, 10) % 5 * 32).astype(np.float16), (batch, hidden))
+    ones = mx.ones((hidden, length), jnp.float16)
+
+    def product(a, ones):
+        def gradient(a, scale):
+            return mx.grad(lambda a: mx.sum(mx.square(mx.einsum(a, ones, over=hidden) / scale)))(a)
+
+        twice = mx.grad(lambda a: mx.sum(gradient(a, 4.0) * a))
+        return mx.einsum(a, ones, out=(batch, length)), gradient(a, 64.0), twice(a / 512.0)
+
+    found, first, second = mx.spmd(product, mesh, layout)(a, ones)
+    assert found.dtype == first.dtype == second.dtype == jnp.float16
+
+    whole = a.numpy().astype(np.float64).sum(1)[:, None]
+    np.testing.assert_allclose(found.numpy(), np.broadcast_to(whole, (6, 4)), rtol=1e-3)
+    np.testing.assert_allclose(first.numpy(), np.broadcast_to(8 * whole / 64**2, (6, 10)), rtol=1e-2)
+    np.testing.assert_allclose(second.numpy(), np.broadcast_to(16 * whole / 512 / 4**2, (6, 10)), rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2fnuz", "float8_e8m0fnu"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_products_of_floats_of_a_byte(dtype, layout):
+    a, b = (mx.tensor(jnp.asarray(2.0 ** (x.numpy() % 3), dtype), x.dims) for x in (x, w))
+
+    found = mx.spmd(lambda a, b: mx.einsum(a, b, out=(batch, length)), mesh, layout)(a, b)
+
+    wanted = a.numpy().astype(np.float32) @ b.numpy().astype(np.float32)
+    np.testing.assert_array_equal(found.numpy(), wanted.astype(dtype))
+
+
 MISTAKES = {
     "no operand": (
         mx.ShapeError,

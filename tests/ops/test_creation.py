@@ -39,7 +39,24 @@ def test_a_size_is_not_a_dim(make):
         make(3)
 
 
+@pytest.mark.parametrize("layout", ["", "long:data", "long:data+model"])
+def test_more_elements_than_32_bits_count(layout):
+    long = mx.Dim("long", 2**33 + 7)
+    program = mx.spmd(lambda: mx.zeros((long, length)), mx.Mesh("data:64 model:64", abstract=True), layout)
+
+    assert program.shapes().dims == (long, length)
+
+
 MISTAKES = {
+    "places that do not fit": (
+        mx.ShapeError,
+        lambda: mx.arange(mx.Dim("long", 2**31 + 1)),
+        """
+        mx.arange counts places along dim long:2147483649, which do not fit into int32.
+          rule: places along a dim are int32: at most 2147483648 of them.
+          fix: use two dims in its place, for example of 65536 and the rest.
+        """,
+    ),
     "a name without a size": (
         mx.ShapeError,
         lambda: mx.arange("hidden"),

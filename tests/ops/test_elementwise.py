@@ -1,6 +1,8 @@
 """Elementwise operations, by name."""
 
 import operator
+from decimal import Decimal
+from fractions import Fraction
 
 import jax.numpy as jnp
 import numpy as np
@@ -83,7 +85,102 @@ def test_a_number_that_is_the_same_on_all_processors():
     np.testing.assert_array_equal(scaled_by_its_slice("").numpy(), 15 * np.arange(6))
 
 
+SUMS = ["", "batch:rows", "batch:cols", "batch:rows+cols"]
+# What is made of sums of float32, int32, int8 and truth values, and whether it stays pending.
+SCALED = {
+    "plus": (lambda f, i, s, t: f + f, True),
+    "minus": (lambda f, i, s, t: f - 2.0 * f, True),
+    "negated": (lambda f, i, s, t: -f, True),
+    "times a number": (lambda f, i, s, t: f * 0.5, True),
+    "times an integer": (lambda f, i, s, t: 3 * f, True),
+    "times numpy's": (lambda f, i, s, t: f * np.float32(0.5), True),
+    "over a number": (lambda f, i, s, t: f / 4, True),
+    "integers plus": (lambda f, i, s, t: i + i, True),
+    "integers negated": (lambda f, i, s, t: -i, True),
+    "integers times an integer": (lambda f, i, s, t: i * 3, True),
+    "short integers times an integer": (lambda f, i, s, t: s * 3, True),
+    "over zero": (lambda f, i, s, t: f / 0.0, False),
+    "times zero": (lambda f, i, s, t: f * 0.0, False),
+    "times infinity": (lambda f, i, s, t: f * np.inf, False),
+    "over infinity": (lambda f, i, s, t: f / -np.inf, False),
+    "times nan": (lambda f, i, s, t: f * np.nan, False),
+    "times what is zero in its dtype": (lambda f, i, s, t: f * 1e-60, False),
+    "a number over it": (lambda f, i, s, t: 1.0 / f, False),
+    "integers over an integer": (lambda f, i, s, t: i / 4, False),
+    "integers over, rounded": (lambda f, i, s, t: i // 4, False),
+    "integers times a number": (lambda f, i, s, t: i * 0.25, False),
+    "integers times zero": (lambda f, i, s, t: i * 0, False),
+    "short integers times a wider one": (lambda f, i, s, t: s * np.int32(3), False),
+    "two dtypes": (lambda f, i, s, t: f + i, False),
+    "truth values negated": (lambda f, i, s, t: ~t, False),
+    "truth values times an integer": (lambda f, i, s, t: t * 3, False),
+    "truth values plus": (lambda f, i, s, t: t + t, False),
+    "truth values times a truth value": (lambda f, i, s, t: t * True, False),
+}
+
+
+@pytest.mark.parametrize("layout", SUMS)
+def test_a_pending_sum_is_scaled_only_where_that_is_exact(layout):
+    floats = mx.tensor(np.float32([1, -1, 3e38, 2e38, -3e38, 7]), batch)
+    wide = mx.tensor(np.int32([2**30] * 4 + [5, 6]), batch)
+    short = mx.tensor(np.arange(90, 96).astype(np.int8), batch)
+    truths = mx.tensor(np.array([True, False, True, True, False, False]), batch)
+    pending = {}
+
+    def all_of_them(floats, wide, short, truths):
+        alike = lambda x: mx.einsum(x, x.astype(x.dtype), over=batch)  # noqa: E731
+        ones = lambda x: mx.einsum(x, mx.ones(batch, x.dtype), over=batch)  # noqa: E731
+        sums = ones(floats), ones(wide), ones(short), alike(truths)
+        made = {name: fn(*sums) for name, (fn, _) in SCALED.items()}
+        pending.update({name: "pending" in repr(x) for name, x in made.items()})
+        return made
+
+    found = mx.spmd(all_of_them, mx.Mesh("rows:2 cols:4"), layout)(floats, wide, short, truths)
+    if layout:
+        assert pending == {name: stays for name, (_, stays) in SCALED.items()}
+
+    alone = all_of_them(floats, wide, short, truths)
+    for name, x in found.items():
+        np.testing.assert_array_equal(x.numpy(), alone[name].numpy(), err_msg=name, strict=True)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.float8_e4m3fn])
+def test_narrow_floats_do_not_stay_pending(dtype):
+    """Their parts may overflow where the whole does not."""
+    given = mx.tensor(jnp.asarray([200, 200, -200, -200, 3, 4], dtype) * jnp.asarray(2, dtype), batch)
+    seen = []
+
+    def total(x):
+        seen.append(repr(mx.sum(x) * 2.0))
+        return mx.sum(x) * 2.0
+
+    found = mx.spmd(total, mx.Mesh("rows:2"), "batch:rows")(given)
+
+    assert "pending" not in "".join(seen)
+    assert float(found) == 28
+
+
 MISTAKES = {
+    "a number that JAX does not have": (
+        mx.DtypeError,
+        lambda: counting(batch) * Fraction(1, 2),
+        """
+        operator * does not know numbers of the type Fraction.
+          values: Fraction(1, 2)
+          rule: an element is a truth value, an integer, a floating or a complex number of JAX's.
+          fix: convert it first, for example with float.
+        """,
+    ),
+    "a number that JAX does not have, in a function": (
+        mx.DtypeError,
+        lambda: mx.maximum(counting(batch), Decimal("0.5")),
+        """
+        mx.maximum does not know numbers of the type Decimal.
+          values: Decimal('0.5')
+          rule: an element is a truth value, an integer, a floating or a complex number of JAX's.
+          fix: convert it first, for example with float.
+        """,
+    ),
     "two sizes of one name": (
         mx.ShapeError,
         lambda: counting(batch, length) + counting(mx.Dim("length", 5), batch),

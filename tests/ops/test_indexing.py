@@ -1,5 +1,8 @@
 """Gather, scatter and one-hot."""
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -165,6 +168,140 @@ def no_fit(indices, updates):
           rule: updates have the indices' dims, and of x only dims other than the one indexed.
           fix: rename or broadcast the updates.
         """
+
+
+BROADCAST = ["", "hidden:cols", "hidden:rows+cols", "vocab:cols", "length:rows hidden:cols", "vocab:rows hidden:cols"]
+wide = mx.Dim("wide", 5)
+
+
+@pytest.mark.parametrize("layout", [*BROADCAST, "wide:cols", "wide:rows+cols", "vocab:rows wide:cols"])
+def test_nothing_flows_back_from_padding_that_updates_are_broadcast_along(layout):
+    x = mx.tensor(np.sin(np.arange(200)).reshape(10, 5, 4).astype(np.float32), (vocab, wide, hidden))
+    where, updates = mx.tensor(np.int32([1, 6, 1, 9, 30]), length), counting(length) / 5
+
+    def loss(updates, x, where):
+        return mx.mean(mx.square(mx.scatter_add(1 / (x * x), where, updates, vocab)))
+
+    found = under(layout, mx.grad(loss), updates, x, where)
+
+    alone = jnp.asarray(x.numpy())
+
+    def reference(updates):
+        added = jnp.zeros((10, 5, 4)).at[jnp.array([1, 6, 1, 9])].add(updates[:4, None, None])
+        return jnp.mean((1 / alone**2 + added) ** 2)
+
+    np.testing.assert_allclose(found.numpy(), jax.grad(reference)(jnp.asarray(updates.numpy())), rtol=1e-4)
+
+
+@pytest.mark.parametrize("layout", [None, *LAYOUTS])
+def test_no_index_is_taken_for_another(layout):
+    """2**32 + 1 is not 1, as a cast would have it."""
+    fits = np.array([True, False, False, True, False])
+    with jax.enable_x64(True):
+        for places in (np.int64([0, 2**32 + 1, -(2**32), 9, 2**31]), np.uint32([0, 2**32 - 1, 2**31, 9, 10])):
+            i, updates = mx.tensor(places, length), counting(length, hidden) + 1
+
+            def all_three(table, i, updates):
+                hot = mx.one_hot(i, mx.Dim("hot", 10))
+                return mx.gather(table, i, vocab), mx.scatter_add(table, i, updates, vocab), hot
+
+            gathered, added, hot = under(layout, all_three, table, i, updates)
+            kept = np.where(fits, places, 0).astype(int)
+            wanted = table.numpy().copy()
+            np.add.at(wanted, kept[fits], updates.numpy()[fits])
+            np.testing.assert_array_equal(gathered.numpy(), np.where(fits[:, None], table.numpy()[kept], 0))
+            np.testing.assert_array_equal(added.numpy(), wanted)
+            np.testing.assert_array_equal(hot.numpy(), fits[:, None] & (kept[:, None] == np.arange(10)))
+
+
+def test_small_integers_index_large_dims():
+    large = counting(mx.Dim("large", 300))
+
+    taken = mx.gather(large, mx.tensor(np.int8([5, -1, 127]), "three"), "large")
+
+    np.testing.assert_array_equal(taken.numpy(), [5, 0, 127])
+
+
+cut, one, three = mx.dims(cut=6, one=1, three=3)
+mx.dims(joined=6)
+CUT = {  # what is added to is a block of a larger array
+    "a scan's": lambda x: mx.scan(lambda c, r: (c, r * 1.0), mx.zeros(()), x, over="cut")[1],
+    "a rename's": lambda x: x.rename(cut="joined").rename(joined="cut"),
+    "a concat's": lambda x: mx.slice(mx.concat([x, x], "cut"), "cut", 3, 6),
+    "a stack's": lambda x: mx.unstack(mx.stack([x, x + 1], "pair"), "pair")[1],
+}
+
+
+@pytest.mark.parametrize("place", [0, 2, 3, 5, 6, -1])
+@pytest.mark.parametrize("layout", ["", "cut:rows", "cut:cols", "joined:rows", "cut:rows joined:cols", "three:cols"])
+def test_an_index_outside_of_a_block_changes_nothing_in_it(place, layout):
+    x = counting(cut, three)
+    i, updates = mx.tensor(np.int32([place]), one), counting(one, three) + 1
+
+    def add(x, i, updates):
+        added = {name: mx.scatter_add(make(x), i, updates, cut) for name, make in CUT.items()}
+        added["joined"] = mx.scatter_add(x.rename(cut="joined"), i, updates, "joined")
+        loss = lambda x, make: mx.sum(mx.gather(make(x), i, cut) * updates)  # noqa: E731
+        taken = {name: mx.grad(partial(loss, make=make))(x) for name, make in CUT.items()}
+        return added, taken
+
+    added, taken = under(layout, add, x, i, updates)
+
+    whole = x.numpy()
+    starts = dict.fromkeys([*CUT, "joined"], whole)
+    starts |= {"a concat's": np.concatenate([whole, whole])[3:9], "a stack's": whole + 1}
+    for name, start in starts.items():
+        wanted = start.copy()
+        if 0 <= place < 6:
+            wanted[place] += updates.numpy()[0]
+        np.testing.assert_array_equal(added[name].numpy(), wanted, err_msg=name)
+    for name in CUT:
+        wanted = np.zeros((6, 3))
+        if 0 <= place < 6:
+            wanted[(place + 3) % 6 if name == "a concat's" else place] = updates.numpy()[0]
+        np.testing.assert_array_equal(taken[name].numpy(), wanted, err_msg=name)
+
+
+def scatters(jaxpr):
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name.startswith("scatter"):
+            yield eqn
+        for value in jax.tree.leaves(list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from scatters(inner)
+
+
+@pytest.mark.parametrize(("layout", "block"), [("", 10), ("vocab:cols", 3), ("length:rows vocab:cols", 3)])
+def test_a_row_more_receives_what_is_dropped(layout, block):
+    program = mx.spmd(lambda t, i, u: mx.scatter_add(t, i, u, vocab), mesh, layout)
+
+    (found,) = scatters(program.jaxpr(table, ids, counting(length, hidden)).jaxpr)
+
+    assert found.invars[0].aval.shape == (block + 1, 4)
+
+
+@pytest.mark.parametrize("layout", [None, "", "length:rows", "length:cols", "vocab:cols", "vocab:rows length:cols"])
+def test_halves_overflow_only_where_the_result_does(layout):
+    updates = mx.tensor(np.float16([60000, 60000, -60000, -59968, 7]), length)
+    where = mx.tensor(np.int32([4, 4, 4, 4, 9]), length)
+
+    added = under(layout, lambda x, i, u: mx.scatter_add(x, i, u, vocab), mx.ones(vocab, jnp.float16), where, updates)
+
+    assert added.dtype == jnp.float16
+    np.testing.assert_array_equal(added.numpy(), [1, 1, 1, 1, 33, 1, 1, 1, 1, 8])
+
+
+@pytest.mark.parametrize("op", ["gather", "scatter_add", "one_hot"])
+def test_places_along_a_dim_beyond_32_bits(op):
+    long = mx.Dim("long", 2**31 + 1)
+
+    def call(i):
+        args = {"gather": (i, long), "scatter_add": (i, mx.ones(i.dims), long)}
+        return mx.one_hot(i, long) if op == "one_hot" else getattr(mx, op)(mx.zeros(long), *args[op])
+
+    with pytest.raises(mx.ShapeError, match=f"mx.{op} counts places along dim long:2147483649, which do not fit"):
+        mx.spmd(call, mx.Mesh("data:64", abstract=True), "long:data").jaxpr(ids)
 
 
 MISTAKES = {

@@ -160,6 +160,58 @@ def test_dtypes_are_kept(layout, dtype):
     np.testing.assert_array_equal(made[0].numpy(), np.array([9, 8, 7, 6], dtype))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [name for name in dir(jnp) if name.startswith("float8")] + ["float4_e2m1fn"])
+def test_floats_of_a_byte_or_less(dtype, layout):
+    values = 2.0 ** -(np.arange(30) % 7) if "e8m0" in dtype else -(1 + np.arange(30) * 7 % 11) / 8
+    given = mx.tensor(jnp.asarray(values.reshape(3, 10), jnp.float32).astype(dtype), (batch, hidden))
+    wide = given.numpy().astype(np.float32)
+
+    def order(x):
+        return *mx.top_k(x, over=hidden, k=k), mx.sort(x, hidden), mx.argsort(x, hidden), mx.cumsum(x, hidden)
+
+    largest, places, ordered, order_, summed = under(layout, order, given)
+
+    assert largest.dtype == ordered.dtype == summed.dtype == given.dtype
+    first = np.argsort(-wide, axis=1, kind="stable")[:, :4]
+    np.testing.assert_array_equal(places.numpy(), first)
+    np.testing.assert_array_equal(largest.numpy(), np.take_along_axis(given.numpy(), first, 1))
+    np.testing.assert_array_equal(order_.numpy(), np.argsort(wide, axis=1, kind="stable"))
+    np.testing.assert_array_equal(ordered.numpy().astype(np.float32), np.sort(wide, axis=1))
+    wanted = np.cumsum(wide, axis=1).astype(given.dtype)
+    np.testing.assert_array_equal(summed.numpy().astype(np.float32), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("layout", [None, "", "hidden:rows", "hidden:cols", "hidden:rows+cols"])
+@pytest.mark.parametrize("dtype", ["float8_e4m3fnuz", "float8_e5m2", "float16"])
+def test_nan_is_the_largest_of_all_dtypes(layout, dtype):
+    values = np.float32([1, np.nan, 3, 2, -1, 0, np.nan, 5, 4, 1])
+    given = mx.tensor(jnp.asarray(values).astype(dtype), hidden)
+
+    _, places = under(layout, lambda x: mx.top_k(x, over=hidden, k=k), given)
+
+    np.testing.assert_array_equal(places.numpy(), [1, 6, 7, 8])
+
+
+@pytest.mark.parametrize("layout", [None, "", "hidden:rows", "hidden:cols", "hidden:rows+cols"])
+def test_sums_of_halves_overflow_only_where_they_do(layout):
+    values = [60000, 60000, -60000, -59968, 8, -60000, -60000, 60000, 60000, 1]
+
+    summed = under(layout, lambda x: mx.cumsum(x, hidden), mx.tensor(np.float16(values), hidden))
+
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(summed.numpy(), np.cumsum(values).astype(np.float16), strict=True)
+
+
+@pytest.mark.parametrize("op", ["top_k", "argsort"])
+def test_places_along_a_dim_beyond_32_bits(op):
+    long = mx.Dim("long", 2**31 + 1)
+    call = lambda: getattr(mx, op)(mx.zeros(long), long, *([k] if op == "top_k" else []))  # noqa: E731
+
+    with pytest.raises(mx.ShapeError, match=f"mx.{op} counts places along dim long:2147483649, which do not fit"):
+        mx.spmd(call, mx.Mesh("data:64", abstract=True), "long:data").jaxpr()
+
+
 MISTAKES = {
     "more than there are": (
         mx.ArgumentError,

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import meshax as mx
 from messages import pinned
@@ -38,6 +39,36 @@ def test_a_label_out_of_range_counts_as_none():
     losses = mx.softmax_cross_entropy(logits, outside, over=length).numpy()
 
     np.testing.assert_array_equal(losses == 0, [True, True, False, True, False, False])
+
+
+mesh = mx.Mesh("rows:2 cols:4")
+LAYOUTS = ["", "length:rows", "batch:cols", "batch:rows+cols", "batch:cols length:rows"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [name for name in dir(jnp) if name.startswith("float8") and "e8m0" not in name])
+def test_floats_of_a_byte(dtype, layout):
+    given = mx.tensor(jnp.asarray(-1 - np.arange(24).reshape(6, 4) % 7 / 4, dtype), (batch, length))
+    fn = lambda x: (mx.softmax(x, batch), mx.log_softmax(x, batch), mx.logsumexp(x, batch))  # noqa: E731
+
+    for found, wanted in zip(mx.spmd(fn, mesh, layout)(given), fn(given)):
+        assert found.dtype == given.dtype
+        np.testing.assert_array_equal(found.numpy(), wanted.numpy())
+        assert not np.isnan(wanted.numpy().astype(np.float32)).any()
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "length:cols"])
+def test_no_label_is_taken_for_another(layout):
+    """2**32 + 1 is not 1, as a cast would have it."""
+    with jax.enable_x64(True):
+        given = mx.tensor(np.int64([0, 2**32 + 1, -(2**32), 2, 2**31, -1]), batch)
+        unsigned = mx.tensor(np.uint32([0, 2**32 - 1, 7, 2, 2**31, 4]), batch)
+        loss = lambda x, *ys: [mx.softmax_cross_entropy(x, y, length) for y in ys]  # noqa: E731
+        found = mx.spmd(loss, mesh, layout)(logits, given, unsigned)
+        single = loss(logits, mx.tensor(np.int32([0, 9, 9, 2, 9, 9]), batch))[0]
+
+    for x in found:
+        np.testing.assert_allclose(x.numpy(), single.numpy(), rtol=1e-6)
 
 
 MISTAKES = {

@@ -98,13 +98,58 @@ def test_no_dropout_is_no_work():
 
 def test_places_beyond_32_bits():
     """A tensor of more than 2**32 elements: the place of an element takes 64 bits."""
-    high, low = _places(jnp.array([2, 69990, 100], jnp.uint32), (3, 70000, 70000), (1, 4, 5))
+    high, low = _places(jnp.array([2, 17497, 20], jnp.uint32), (3, 70000, 70000), (1, 4, 5))
     places = (np.asarray(high).astype(object) << 32) + np.asarray(low).astype(object)
-    wanted = ((2 * 70000 + 69990 + np.arange(4))[:, None] * 70000 + 100 + np.arange(5)).astype(object)
+    wanted = ((2 * 70000 + 69988 + np.arange(4))[:, None] * 70000 + 100 + np.arange(5)).astype(object)
     assert (places[0] == wanted).all()
 
 
+def test_places_along_one_dim_beyond_32_bits():
+    """The first place of a block does not fit into 32 bits either."""
+    block, whole = 2**21 + 1, 2**33 + 7
+    high, low = _places(jnp.array([4000, 1], jnp.uint32), (whole, 3), (block, 2))
+    places = (np.asarray(high[-1]).astype(object) << 32) + np.asarray(low[-1]).astype(object)
+    assert list(places) == [(4000 * block + block - 1) * 3 + 2, (4000 * block + block - 1) * 3 + 3]
+
+
+HUGE = mx.Mesh("data:64 model:64", abstract=True)
+wide, high, long = mx.dims(wide=32768, high=65536, long=2**33 + 7)
+DRAWN = {
+    "normal": lambda dims: mx.random.normal(KEY, dims),
+    "uniform": lambda dims: mx.random.uniform(KEY, dims),
+    "bernoulli": lambda dims: mx.random.bernoulli(KEY, dims),
+    "randint": lambda dims: mx.random.randint(KEY, dims, 0, 5),
+    "dropout": lambda dims: mx.random.dropout(KEY, mx.ones(dims), 0.1),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("dims", [(high, wide), (long,)], ids=str)
+def test_more_elements_than_32_bits_count(name, dims):
+    program = mx.spmd(lambda: DRAWN[name](dims), HUGE, "long:data+model high:data wide:model")
+
+    assert program.shapes().dims == dims
+
+
 MISTAKES = {
+    "places that do not fit": (
+        mx.ShapeError,
+        lambda: mx.random.permutation(KEY, mx.Dim("long", 2**31 + 1)),
+        """
+        mx.random.permutation counts places along dim long:2147483649, which do not fit into int32.
+          rule: places along a dim are int32: at most 2147483648 of them.
+          fix: use two dims in its place, for example of 65536 and the rest.
+        """,
+    ),
+    "a choice among more than fit": (
+        mx.ShapeError,
+        lambda: mx.spmd(lambda: mx.random.categorical(KEY, mx.zeros(long), long), HUGE, "long:data+model").jaxpr(),
+        """
+        mx.random.categorical counts places along dim long:8589934599, which do not fit into int32.
+          rule: places along a dim are int32: at most 2147483648 of them.
+          fix: use two dims in its place, for example of 65536 and the rest.
+        """,
+    ),
     "a key of another generator": (
         mx.DtypeError,
         lambda: mx.random.normal(jax.random.key(0, impl="rbg"), batch),

@@ -1,9 +1,13 @@
 """Reductions over dims."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import meshax as mx
+from meshax.layout import Setting
+from meshax.testing import place_with_garbage
 from messages import pinned
 from samples import counting
 
@@ -54,7 +58,144 @@ def test_a_reduced_parameter_is_stored_as_one():
     assert mx.sum(mx.param(x), hidden).role == "param"
 
 
+mesh = mx.Mesh("rows:2 cols:4")
+even, odd = mx.dims(even=8, odd=7)
+SPLITS = ["", "even:rows odd:rows", "even:cols odd:cols", "even:rows+cols odd:rows+cols"]
+
+
+def under(layout, fn, *args):
+    """Runs a program on arguments whose padding is NaN, or an absurd integer."""
+    setting = Setting(mesh, mx.Layout(layout))
+    return mx.spmd(fn, mesh, layout)(*(place_with_garbage(x, setting) for x in args))
+
+
+@pytest.mark.parametrize("layout", SPLITS)
+@pytest.mark.parametrize("dim", [even, odd], ids=str)
+@pytest.mark.parametrize("op", ["max", "min", "logsumexp"])
+def test_second_derivatives_of_extrema(op, dim, layout):
+    def second(extremum):
+        first = mx.grad(lambda x: mx.square(extremum(x * x - 3.0 * x)))
+        return mx.grad(lambda x: mx.sum(mx.square(first(x)) * x))
+
+    reference = {"max": jnp.max, "min": jnp.min, "logsumexp": jax.nn.logsumexp}[op]
+    first = jax.grad(lambda a: reference(a * a - 3 * a) ** 2)
+    wanted = jax.grad(lambda a: jnp.sum(first(a) ** 2 * a))(jnp.arange(dim.size, dtype=jnp.float32))
+
+    found = under(layout, second(getattr(mx, op)), counting(dim))
+
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+FLOAT8 = [name for name in dir(jnp) if name.startswith("float8")]
+NARROW = [*FLOAT8, "float4_e2m1fn"]
+
+
+def eighths(dtype, *dims):
+    """Numbers below zero, where there are any, so that zeros in padding would win."""
+    count = np.prod([dim.size for dim in dims])
+    values = 2.0 ** -(np.arange(count) % 11) if "e8m0" in dtype else -(1 + np.arange(count) * 5 % 23) / 8
+    return mx.tensor(jnp.asarray(values.reshape([dim.size for dim in dims]), jnp.float32).astype(dtype), dims)
+
+
+@pytest.mark.parametrize("layout", ["", "odd:cols", "odd:rows+cols", "batch:cols", "batch:rows odd:cols"])
+@pytest.mark.parametrize("dtype", NARROW)
+def test_floats_of_a_byte_or_less(dtype, layout):
+    given = eighths(dtype, batch, odd)
+    wide = given.numpy().astype(np.float32)
+
+    def reduce(x):
+        ops = (mx.max, mx.min, mx.sum, mx.mean, mx.prod, mx.logsumexp, mx.argmax, mx.argmin)
+        return [op(x, odd) for op in ops]
+
+    found = under(layout, reduce, given)
+
+    wanted = [f(wide, axis=1) for f in (np.max, np.min, np.sum, np.mean, np.prod)]
+    for x, y in zip(found, wanted):
+        assert x.dtype == given.dtype
+        np.testing.assert_array_equal(x.numpy().astype(np.float32), y.astype(given.dtype).astype(np.float32))
+    alone = mx.logsumexp(given, odd)
+    np.testing.assert_array_equal(found[5].numpy().astype(np.float32), alone.numpy().astype(np.float32))
+    np.testing.assert_array_equal(found[6].numpy(), np.argmax(wide, axis=1))
+    np.testing.assert_array_equal(found[7].numpy(), np.argmin(wide, axis=1))
+
+
+@pytest.mark.parametrize("layout", ["", "length:rows", "length:cols", "length:rows+cols"])
+def test_halves_overflow_only_where_the_result_does(layout):
+    same = mx.tensor(np.full(4, 60000, np.float16), length)
+    mixed = mx.tensor(np.float16([60000, 60000, -60000, -59968]), length)
+    factors = mx.tensor(np.float16([1000, 500, 0.001, 0.25]), length)
+
+    found = under(
+        layout, lambda s, m, f: [mx.mean(s), mx.mean(m), mx.sum(m), mx.sum(s), mx.prod(f)], same, mixed, factors
+    )
+
+    assert [x.dtype for x in found] == [np.float16] * 5
+    np.testing.assert_allclose([float(x) for x in found], [60000, 8, 32, np.inf, 125], rtol=1e-3)
+
+
+@pytest.mark.parametrize("layout", ["", "length:rows", "length:cols"])
+def test_means_of_bfloat16_are_added_up_in_float32(layout):
+    values = (256 + np.arange(40) % 3).reshape(4, 10)
+    given = mx.tensor(jnp.asarray(values, jnp.bfloat16), (length, hidden))
+
+    mean = under(layout, mx.mean, given)
+
+    assert mean.dtype == jnp.bfloat16
+    np.testing.assert_allclose(float(mean), values.mean(), rtol=2**-8)
+
+
+def test_parts_of_a_mean_are_pending():
+    seen = []
+
+    def mean(x):
+        seen.append(repr(mx.mean(x)))
+        return mx.mean(x) + mx.mean(x * x)
+
+    given = mx.tensor(jnp.asarray([1, 2, 3, 4], jnp.bfloat16), length)
+
+    assert [c.kind for c in mx.spmd(mean, mesh, "length:cols").explain(given).collectives] == ["all-reduce"]
+    assert set(seen) == {"Tensor[] bfloat16 pending over cols"}
+
+
+@pytest.mark.parametrize("layout", ["", "hidden:rows", "hidden:cols", "batch:cols hidden:rows"])
+def test_a_sum_of_a_sum_wraps_around_in_its_own_dtype(layout):
+    given = mx.tensor((np.arange(60) * 7 % 100).reshape(6, 10).astype(np.int8), (batch, hidden))
+
+    found = under(layout, lambda x: mx.sum(mx.einsum(x, x, over=hidden)), given)
+
+    wrapped = (given.numpy().astype(np.int64) ** 2).sum(1).astype(np.int8)
+    assert int(found) == int(wrapped.astype(np.int32).sum())
+
+
+HUGE = mx.Mesh("data:64 model:64", abstract=True)
+high, wide, long = mx.dims(high=65536, wide=32768, long=2**33 + 7)
+REDUCTIONS = ["sum", "mean", "var", "max", "prod", "logsumexp"]
+
+
+@pytest.mark.parametrize("layout", ["", "high:data wide:model long:data+model", "long:model"])
+@pytest.mark.parametrize("dims", [(high, wide), (long,)], ids=str)
+def test_more_elements_than_32_bits_count(dims, layout):
+    given = mx.tensor(jax.ShapeDtypeStruct([dim.size for dim in dims], np.float32), dims)
+
+    def reduce(x):
+        return mx.grad(lambda x: mx.mean(x * x))(x), [getattr(mx, op)(x) for op in REDUCTIONS]
+
+    gradient, reduced = mx.spmd(reduce, HUGE, layout).shapes(given)
+
+    assert gradient.dims == dims
+    assert [x.dims for x in reduced] == [()] * len(REDUCTIONS)
+
+
 MISTAKES = {
+    "places that do not fit": (
+        mx.ShapeError,
+        lambda: mx.spmd(lambda: mx.argmax(mx.zeros(long), "long"), HUGE, "long:data+model").jaxpr(),
+        """
+        mx.argmax counts places along dim long:8589934599, which do not fit into int32.
+          rule: places along a dim are int32: at most 2147483648 of them.
+          fix: use two dims in its place, for example of 65536 and the rest.
+        """,
+    ),
     "a dim that is not there": (
         mx.ShapeError,
         lambda: mx.sum(x, over="lenght"),

@@ -1,5 +1,7 @@
 """Slice, pad, concat, stack, flip, shift and windows."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -205,7 +207,125 @@ NOT_A_DIM = """
 COMPUTED = "; mx.gather takes places that are computed"
 
 
+MOVED = {
+    **{name: fn for name, (fn, _) in RESIZED.items() if "value" not in name},
+    "exchanged": lambda x: x.rename(hidden="whole", batch="rows_of_it"),
+    "gathered": lambda x: x.rename(hidden="whole"),
+    "stacked": lambda x: mx.stack([x, x], "pair"),
+    "windows": lambda x: mx.windows(x, hidden, window, before=1),
+}
+mx.dims("whole:10 rows_of_it:6 pair:2")
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "hidden:cols rows_of_it:cols", "pair:rows hidden:cols"])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "complex64", "float8_e4m3fn", "float8_e5m2fnuz"])
+def test_every_dtype_moves_as_it_is(dtype, layout):
+    given = mx.tensor(
+        jnp.asarray(np.arange(60).reshape(6, 10) * 7 % 5 - (dtype != "uint32") * 1, dtype), (batch, hidden)
+    )
+
+    def move(x):
+        return {name: fn(x) for name, fn in MOVED.items()}
+
+    found, wanted = under(layout, move, given), move(given)
+
+    for name, x in found.items():
+        assert x.dtype == given.dtype, name
+        np.testing.assert_array_equal(x.numpy(), wanted[name].numpy(), err_msg=name)
+
+
+HUGE = mx.Mesh("data:64 model:64", abstract=True)
+long = mx.Dim("long", 2**33 + 7)
+mx.dims(longer=2**33 + 7)
+RESHAPED = {
+    "slice": lambda x: mx.slice(x, long, 5, 2**33),
+    "pad": lambda x: mx.pad(x, long, 5, 2**33),
+    "flip": lambda x: mx.flip(x, long),
+    "shift": lambda x: mx.shift(x, long, 1),
+    "concat": lambda x: mx.concat([x, x, x], long),
+    "rename": lambda x: x.rename(long="longer"),
+    "sort": lambda x: mx.sort(x, long),
+    "cumsum": lambda x: mx.cumsum(x, long),
+    "softmax": lambda x: mx.softmax(x, long),
+    "product": lambda x: mx.einsum(x, x, over=long),
+}
+
+
+@pytest.mark.parametrize("layout", ["", "long:data", "long:data+model", "longer:data+model"])
+def test_along_a_dim_beyond_32_bits(layout):
+    given = mx.tensor(jax.ShapeDtypeStruct([long.size], np.float32), long)
+    made = mx.spmd(lambda x: {name: fn(x) for name, fn in RESHAPED.items()}, HUGE, layout).shapes(given)
+
+    assert {name: made[name].size for name in ("slice", "pad", "concat")} == {
+        "slice": 2**33, "pad": 2**34 + 12, "concat": 3 * 2**33 + 21
+    }  # fmt: skip
+
+
 MISTAKES = {
+    "windows of more than fits": (
+        mx.ShapeError,
+        lambda: mx.spmd(lambda: mx.windows(mx.zeros(long), long, window), HUGE, "").jaxpr(),
+        """
+        mx.windows counts places along dim long:8589934599, which do not fit into int32.
+          rule: places along a dim are int32: at most 2147483648 of them.
+          fix: use two dims in its place, for example of 65536 and the rest.
+        """,
+    ),
+    **{
+        f"padding of integers with {value}": (
+            mx.ArgumentError,
+            partial(mx.pad, counting(length, dtype=np.int32), length, 1, 1, value),
+            f"""
+            {value} is not an integer, as the tensor's elements are.
+              fix: pad with an integer.
+            """,
+        )
+        for value in (0.25, np.inf, -np.inf, np.nan, np.float32(np.inf))
+    },
+    "padding with a number that the dtype does not have": (
+        mx.ArgumentError,
+        lambda: mx.pad(counting(length, dtype=np.int8), length, 1, 1, 300),
+        """
+        300 is not one of the numbers of int8.
+          values: -128 to 127
+          fix: cast the tensor.
+        """,
+    ),
+    "padding with a complex number": (
+        mx.ArgumentError,
+        lambda: mx.pad(x, length, 1, 1, 1j),
+        """
+        1j is not a real number, as the tensor's elements are.
+          fix: pad with a real number.
+        """,
+    ),
+    "padding with a tensor": (
+        mx.ArgumentError,
+        lambda: under("", lambda x: mx.pad(x, length, 1, 1, mx.sum(x)), x),
+        """
+        mx.pad takes a number for value=, not Tensor.
+          rule: such a number is part of the program: it is known before the program runs.
+          fix: pad with 0, and choose with mx.where; or use mx.concat.
+        """,
+    ),
+    "padding with a traced value": (
+        mx.ArgumentError,
+        lambda: under("batch:rows", lambda x, value: mx.pad(x, length, 1, 1, value), x, 3.0),
+        """
+        mx.pad takes a number for value=, not a traced value.
+          rule: such a number is part of the program: it is known before the program runs.
+          fix: pad with 0, and choose with mx.where; or use mx.concat.
+        """,
+    ),
+    "padding with a word": (
+        mx.ArgumentError,
+        lambda: mx.pad(x, length, 1, 1, "edge"),
+        """
+        mx.pad takes a number for value=, not str.
+          rule: such a number is part of the program: it is known before the program runs.
+          fix: pad with 0, and choose with mx.where; or use mx.concat.
+        """,
+    ),
     "a slice of fractions": (mx.ArgumentError, sliced(1.0, 2, True), no_integer("slice", "start=1.0, stride=True")),
     "a slice from a tensor": (
         mx.ArgumentError,

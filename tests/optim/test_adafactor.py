@@ -3,6 +3,7 @@
 That every layout gives the unsplit result is tested in test_contract.py.
 """
 
+import itertools
 from collections import Counter
 
 import jax
@@ -178,6 +179,49 @@ def test_zero_1_gathers_each_parameter_once_more():
 
 
 MATRIX = draw((rows, cols), 0)
+TIED = sorted({shape for n in (2, 3, 4) for shape in itertools.product((4, 5, 8), repeat=n) if len(set(shape)) < n})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_equal_dims_the_last_are_factored_as_by_optax(seed):
+    ours = optim.Adafactor(rate=0.1, min_dim_size=4, stacked=())
+    theirs = optax.adafactor(learning_rate=0.1, min_dim_size_to_factor=4)
+    shapes = TIED[seed::4]
+    dims = [tuple(mx.Dim(f"side{i}", n) for i, n in enumerate(shape)) for shape in shapes]
+    params, grads = ([draw(d, seed + i) for d in dims] for i in (0, 10))
+
+    found, _ = steps_of(ours, params, [grads, params])
+
+    values, state = array(params), theirs.init(array(params))
+    for g in (grads, params):
+        updates, state = theirs.update(array(g), state, values)
+        values = optax.apply_updates(values, updates)
+    for shape, x, y in zip(shapes, found, values):
+        np.testing.assert_allclose(x.numpy(), y, rtol=2e-4, atol=1e-5, err_msg=str(shape))
+
+
+@pytest.mark.parametrize("layout", ["", "side0:rows", "side2:cols", "side0:cols side1:rows"])
+def test_equal_dims_under_every_layout(layout):
+    dims = mx.dims(side0=4, side1=8, side2=4)
+    optimizer = optim.Adafactor(rate=0.1, min_dim_size=4)
+    params, grads = draw(dims, 0), draw(dims, 1)
+    step = lambda p, g: optimizer.apply(g, optimizer.init(p), p)[0]  # noqa: E731
+
+    found = mx.spmd(step, mx.Mesh("rows:2 cols:4"), mx.Layout(layout, optimizer="" if layout else "side0:rows"))
+
+    np.testing.assert_allclose(found(params, grads).numpy(), step(params, grads).numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dims", [mx.dims(high=65536, wide=32768), mx.dims(long=2**33 + 7, kept=2)], ids=str)
+def test_parameters_beyond_32_bits(dims):
+    given = mx.param(mx.tensor(jax.ShapeDtypeStruct([d.size for d in dims], np.float32), dims))
+    optimizer = optim.Adafactor(min_dim_size=2)
+    step = lambda p, g: optimizer.apply(g, optimizer.init(p), p)[0]  # noqa: E731
+    layout = mx.Layout("high:data wide:model", params="long:data", optimizer="long:model")
+
+    assert mx.spmd(step, mx.Mesh("data:64 model:64", abstract=True), layout).shapes(given, given).dims == dims
+
+
 test_messages = pinned(
     {
         "a name for a rate": (

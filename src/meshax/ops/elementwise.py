@@ -188,7 +188,8 @@ def _scales(number: Any, dtype: Any, pending: str) -> bool:
     if jnp.issubdtype(dtype, jnp.integer):
         return pending == "scale" and number != 0
     try:
-        factor = np.asarray(number).astype(dtype)
+        with np.errstate(over="ignore"):
+            factor = np.asarray(number).astype(dtype)
     except (OverflowError, ValueError):  # an integer beyond all floats
         return False
     return bool(np.isfinite(factor) and factor != 0)

@@ -79,18 +79,18 @@ def _in_float32(op: Callable[..., Tensor], x: Tensor, dims: Dims) -> Tensor:
 def mean(x: Tensor, over: Over = None) -> Tensor:
     """Averages over some dims, or all; floats narrower than float32 are added up in float32.
 
-    Communication: none, if no such dim is split; otherwise a pending sum, reduced by its first use.
+    Communication: as `mx.sum`.
     """
     dims = reduced_dims(x, over, "mean")
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         x = astype(x, jnp.float32)
-    if jnp.finfo(x.dtype).bits < 16:
+    if _overflows(x):
         return _in_float32(mean, x, dims)
     count = float(math.prod(dim.size for dim in dims))  # as an integer it may not fit into 32 bits
 
     def average(array: Array, axis: tuple[int, ...]) -> Array:
         wide = jnp.promote_types(array.dtype, jnp.float32)
-        return (jnp.sum(array, axis, dtype=wide) / count).astype(array.dtype)  # parts of a mean do not overflow
+        return (jnp.sum(array, axis, dtype=wide) / count).astype(array.dtype)
 
     return _pending_sum(x, dims, average)
 
