@@ -18,7 +18,8 @@ import decoder_meshax
 import jax
 
 import meshax as mx
-from meshax.plan.walk import collectives_of
+from meshax.plan.communication import collectives_of
+from meshax.plan.walk import read
 
 ROOT = Path(__file__).parents[1]
 RESULT = Path(__file__).parent / "results" / "tracing.md"
@@ -37,7 +38,7 @@ CASES = {
 def communication(jaxpr, mesh):
     """Counts collectives by kind, mesh axes and elements."""
     counts = Counter()
-    for c in collectives_of(jaxpr, mesh.axes):
+    for c in collectives_of(read(jaxpr), mesh.axes):
         counts[c.kind, c.axes, c.elements] += c.count
     return counts
 

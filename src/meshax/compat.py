@@ -79,11 +79,19 @@ def live_jaxpr(closed: Any) -> Any:
     return live
 
 
+_simple: set[Any] = set()  # primitives that were seen to have no jaxpr inside: to look again would take time
+
+
 def inner_programs(eqn: Any) -> list[Any]:
     """Returns the jaxprs inside of an equation: a call's one, a branch's several, a loop's condition and body."""
+    if eqn.primitive in _simple:
+        return []
     if eqn.primitive.name == "while":
         return [eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr]
-    return list(jax.extend.core.jaxprs_in_params(eqn.params))
+    found = list(jax.extend.core.jaxprs_in_params(eqn.params))
+    if not found:
+        _simple.add(eqn.primitive)
+    return found
 
 
 def scan_counts(eqn: Any) -> tuple[int, int]:

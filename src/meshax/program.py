@@ -45,7 +45,7 @@ class Program:
         named = fn.func if isinstance(fn, partial) else fn
         self.__name__ = getattr(named, "__name__", type(named).__name__)
         # beside the result, something to wait for that no later call can be donated
-        self._jitted = jax.jit(lambda *args: (self._run(*args), jnp.zeros(())), donate_argnums=self.donate)
+        self._jitted = jax.jit(lambda *args: (self._call(*args), jnp.zeros(())), donate_argnums=self.donate)
 
     @property
     def mesh(self) -> Mesh:
@@ -73,13 +73,26 @@ class Program:
                 _in_flight.popleft().block_until_ready()
         return result
 
+    def trace(self, *args: Any) -> tuple[Any, Any]:
+        """Returns the traced program, and what a call would return, with shapes in place of arrays. Nothing runs.
+
+        Arguments may be `jax.ShapeDtypeStruct` tensors.
+        """
+        given = _abstract(args, self.setting)
+
+        def traced(casts: bool) -> tuple[Any, Any]:
+            made = jax.make_jaxpr(partial(self._run, casts=casts), return_shape=True)(*given)
+            return made[0], made
+
+        return _checked(traced)
+
     def jaxpr(self, *args: Any) -> Any:
         """Returns the traced program. Arguments may be `jax.ShapeDtypeStruct` tensors: nothing runs."""
-        return jax.make_jaxpr(self._run)(*_abstract(args, self.setting))
+        return self.trace(*args)[0]
 
     def shapes(self, *args: Any) -> Any:
         """Returns what a call would return, with shapes in place of arrays. Nothing runs."""
-        return jax.eval_shape(self._run, *_abstract(args, self.setting))
+        return self.trace(*args)[1]
 
     def compile(self, *args: Any) -> Any:
         """Returns JAX's own compiled program: `.as_text()`, `.memory_analysis()`. Nothing runs."""
@@ -94,8 +107,22 @@ class Program:
     def __repr__(self) -> str:
         return f"Program({self.__name__}, {self.mesh}, {self.layout})"
 
-    def _run(self, *args: Any) -> Any:
-        """Runs on whole arrays, already padded."""
+    def _call(self, *args: Any) -> Any:
+        """Runs on whole arrays, already padded, once the program has been checked."""
+
+        def traced(casts: bool) -> tuple[Any, Any]:
+            run = jax.jit(partial(self._run, casts=casts), inline=True)
+            return run.trace(*args).jaxpr, run  # called with the same arguments, it is not traced again
+
+        return _checked(traced)(*args)
+
+    def _run(self, *args: Any, casts: bool) -> Any:
+        """Runs on whole arrays, already padded.
+
+        Args:
+            *args: the arguments.
+            casts: whether gradients may be taken by copies.
+        """
         if wrong := [i for i in self.donate if not 0 <= i < len(args)]:
             raise ArgumentError(
                 f"argument {wrong[0]} is to be donated, and there is none.",
@@ -105,11 +132,10 @@ class Program:
         leaves, treedef = jax.tree.flatten(args, is_leaf=is_tensor)
         kinds = [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in leaves]
         specs = [PartitionSpec() if k is None else partition_spec(canonical(self.setting, *k)) for k in kinds]
-        given = [leaf._array if is_tensor(leaf) else leaf for leaf in leaves]
         out_specs: list[PartitionSpec] = []  # shard_map reads them after it has run the function
         out: list[Any] = []
 
-        def run_locally(*arrays: Array, casts: bool) -> list[Array]:
+        def run_locally(*arrays: Array) -> list[Array]:
             with ambient(self.setting), casting(casts), collectives.remembering():
                 made = [a if k is None else Tensor(a, *k) for a, k in zip(arrays, kinds, strict=True)]
                 results, out_tree = jax.tree.flatten(self.fn(*jax.tree.unflatten(treedef, made)), is_leaf=is_tensor)
@@ -119,37 +145,30 @@ class Program:
                 ]
                 return [_result(leaf, self.setting) for leaf in results]
 
-        def mapped(casts: bool) -> Callable[..., Any]:
-            run = partial(run_locally, casts=casts)
-            return jax.shard_map(run, mesh=self.mesh.jax_mesh, in_specs=tuple(specs), out_specs=out_specs)
-
-        arrays = _checked(mapped, given)(*given)
+        run = jax.shard_map(run_locally, mesh=self.mesh.jax_mesh, in_specs=tuple(specs), out_specs=out_specs)
+        arrays = run(*(leaf._array if is_tensor(leaf) else leaf for leaf in leaves))
         made = [a if k is None else Tensor(a, *k) for a, k in zip(arrays, out[1], strict=True)]
         return jax.tree.unflatten(out[0], made)
 
 
-def _checked(mapped: Callable[[bool], Callable[..., Any]], arrays: list[Any]) -> Callable[..., Any]:
-    """Traces a function, and returns it with its trace, in which JAX code sees slices and derivatives as it may.
+def _checked(trace: Callable[[bool], tuple[Any, Any]]) -> Any:
+    """Returns what comes with a trace in which JAX code sees slices and derivatives as it may.
 
     Args:
-        mapped: makes the function, given whether it may take gradients by copies.
-        arrays: its arguments.
+        trace: returns a traced program and something else, given whether gradients may be taken by copies.
 
     Raises:
         SliceError: elements of a slice are combined.
     """
-    for casts in (True, False):
-        run = jax.jit(mapped(casts), inline=True)  # called again with the same arguments, it is not traced again
-        try:
-            traced = run.trace(*arrays).jaxpr
-        except DerivativeOfCopies:
-            if casts:
-                continue
-            raise
-        if not casts or not differentiates_copies(traced):
-            break
+    try:
+        traced, made = trace(True)
+        is_right = not differentiates_copies(traced)
+    except DerivativeOfCopies:
+        is_right = False
+    if not is_right:
+        traced, made = trace(False)
     check(traced)
-    return run
+    return made
 
 
 def _result(leaf: Any, setting: Setting) -> Array:

@@ -11,14 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.extend.core
 
-from .border import ENTERS, LEAVES, Part
+from .border import ENTERS, LEAVES, MARKS, Part
 from .compat import inner_programs, scan_counts
 from .dims import Dim, show
 from .errors import SliceError
-from .sources import LIBRARIES, Source, source_of
+from .sources import LIBRARIES, source_of
 
 SAME = "same"
+_Literal = jax.extend.core.Literal
 Entry = Part | str | None
 State = tuple[Entry, ...]  # for each dimension of an array
 
@@ -82,35 +84,37 @@ class _Reader:
     def __init__(self) -> None:
         self.done: dict[Any, tuple[Any, list[State | None]]] = {}
 
-    def run(self, jaxpr: Any, inputs: Sequence[State | None], line: Source | None) -> list[State | None]:
-        """Returns the states of the results, given those of the operands; `line` is that of the call around."""
+    def run(self, jaxpr: Any, inputs: Sequence[State | None], call: Any) -> list[State | None]:
+        """Returns the states of the results, given those of the operands; `call` is that of a library, if any."""
         jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
         key = (id(jaxpr), tuple(inputs))
         if key not in self.done:
-            self.done[key] = (jaxpr, self._read(jaxpr, inputs, line))
+            self.done[key] = (jaxpr, self._read(jaxpr, inputs, call))
         return self.done[key][1]
 
-    def _read(self, jaxpr: Any, inputs: Sequence[State | None], line: Source | None) -> list[State | None]:
+    def _read(self, jaxpr: Any, inputs: Sequence[State | None], call: Any) -> list[State | None]:
         known = {v: state for v, state in zip(jaxpr.invars, inputs, strict=True) if state is not None}
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
-            states = [None if hasattr(v, "val") else known.get(v) for v in eqn.invars]
-            if name in _ELEMENTWISE and not any(states):
+            states = [None if type(v) is _Literal else known.get(v) for v in eqn.invars]
+            if name not in _ALWAYS and (name in _ELEMENTWISE or name in _RULES) and not any(states):
                 continue
             try:
-                results = self._step(eqn, name, states, line)
+                results = self._step(eqn, name, states, call)
             except _Combined as found:
-                raise _error(eqn, found, line) from None
+                raise _error(eqn, found, call) from None
             known.update((v, state) for v, state in zip(eqn.outvars, results, strict=True) if state is not None)
-        return [None if hasattr(v, "val") else known.get(v) for v in jaxpr.outvars]
+        return [None if type(v) is _Literal else known.get(v) for v in jaxpr.outvars]
 
-    def _step(self, eqn: Any, name: str, states: list[State | None], line: Source | None) -> Sequence[State | None]:
+    def _step(self, eqn: Any, name: str, states: list[State | None], call: Any) -> Sequence[State | None]:
         if name in _NESTED:
-            return _NESTED[name](self, eqn, states, _line_inside(eqn, line))
+            if not any(isinstance(e, Part) for state in states for e in state or ()) and not self._gives_away(eqn):
+                return [None] * len(eqn.outvars)
+            return _NESTED[name](self, eqn, states, _library_call(eqn, call))
         rule = _RULES.get(name)
         if name in _ELEMENTWISE and rule is None:
             rule = _joined
-        if rule is not None and (any(states) or name in _SOURCES):
+        if rule is not None and (any(states) or name in _ALWAYS):
             full = [_state(v) if s is None else s for v, s in zip(eqn.invars, states, strict=True)]
             return [rule(eqn, full)] * len(eqn.outvars)
         if name in _EACH_ALONE:
@@ -118,37 +122,45 @@ class _Reader:
         if rule is None and name not in _WATCHING:
             inner = inner_programs(eqn)
             if len(inner) == 1 and len(inner[0].invars) == len(states) and len(inner[0].outvars) == len(eqn.outvars):
-                return self.run(inner[0], states, _line_inside(eqn, line))
+                return self.run(inner[0], states, _library_call(eqn, call))
             for part in (e for state in states for e in state or () if isinstance(e, Part)):
                 raise _Combined(part)
         return [None] * len(eqn.outvars)
 
-    def scan(self, eqn: Any, states: list[State | None], line: Source | None) -> list[State | None]:
+    def _gives_away(self, eqn: Any) -> bool:
+        """Whether an array leaves a tensor, or enters one, somewhere inside of an equation."""
+        return any(
+            inside.primitive.name in MARKS or self._gives_away(inside)
+            for jaxpr in inner_programs(eqn)
+            for inside in jaxpr.eqns
+        )
+
+    def scan(self, eqn: Any, states: list[State | None], call: Any) -> list[State | None]:
         consts, count = scan_counts(eqn)
         kept, carry, sliced = states[:consts], states[consts : consts + count], states[consts + count :]
         inside = [None if state is None else _drop(state, (0,)) for state in sliced]
         body = eqn.params["jaxpr"]
         while True:
-            out = self.run(body, [*kept, *carry, *inside], line)
+            out = self.run(body, [*kept, *carry, *inside], call)
             wider = [_merged(a, b) for a, b in zip(carry, out, strict=False)]
             if wider == carry:
                 stacked = [None if state is None else (None, *state) for state in out[count:]]
                 return [*carry, *stacked]
             carry = wider
 
-    def while_loop(self, eqn: Any, states: list[State | None], line: Source | None) -> list[State | None]:
+    def while_loop(self, eqn: Any, states: list[State | None], call: Any) -> list[State | None]:
         split, both = eqn.params["cond_nconsts"], eqn.params["cond_nconsts"] + eqn.params["body_nconsts"]
         for_cond, for_body, carry = states[:split], states[split:both], states[both:]
         while True:
-            self.run(eqn.params["cond_jaxpr"], [*for_cond, *carry], line)
-            out = self.run(eqn.params["body_jaxpr"], [*for_body, *carry], line)
+            self.run(eqn.params["cond_jaxpr"], [*for_cond, *carry], call)
+            out = self.run(eqn.params["body_jaxpr"], [*for_body, *carry], call)
             wider = [_merged(a, b) for a, b in zip(carry, out, strict=True)]
             if wider == carry:
                 return carry
             carry = wider
 
-    def cond(self, eqn: Any, states: list[State | None], line: Source | None) -> list[State | None]:
-        outs = [self.run(branch, states[1:], line) for branch in eqn.params["branches"]]
+    def cond(self, eqn: Any, states: list[State | None], call: Any) -> list[State | None]:
+        outs = [self.run(branch, states[1:], call) for branch in eqn.params["branches"]]
         merged = outs[0]
         for other in outs[1:]:
             merged = [_merged(a, b) for a, b in zip(merged, other, strict=True)]
@@ -328,12 +340,11 @@ def _gather(eqn: Any, states: list[State]) -> State:
 def _scatter(eqn: Any, states: list[State]) -> State:
     """Writes: element by element along dimensions of the operand that are written whole."""
     numbers, (operand, indices, updates) = eqn.params["dimension_numbers"], states
-    for state in (operand, indices, updates) if numbers.operand_batching_dims else (indices,):
-        _drop(state, range(len(state)))
     before, given = eqn.invars[0].aval.shape, eqn.invars[2].aval.shape
-    windows = dict(zip((i for i in range(len(before)) if i not in numbers.inserted_window_dims),
-                       numbers.update_window_dims, strict=True))  # fmt: skip
-    whole = {i: j for i, j in windows.items() if before[i] == given[j]}
+    gone = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    windows = zip((i for i in range(len(before)) if i not in gone), numbers.update_window_dims, strict=True)
+    whole = {i: j for i, j in windows if before[i] == given[j]}
+    _drop(indices, range(len(indices)))
     _drop(operand, [i for i in range(len(before)) if i not in whole])
     _drop(updates, [j for j in range(len(given)) if j not in whole.values()])
     return tuple(_alike([(e,), (updates[whole[i]],)])[0] if i in whole else None for i, e in enumerate(operand))
@@ -357,21 +368,22 @@ _RULES: dict[str, Callable[[Any, list[State]], State | None]] = {
     "scatter_add": _scatter, "scatter_mul": _scatter, "scatter_min": _scatter, "scatter_max": _scatter,
     "scatter-mul": _scatter, "scatter-min": _scatter, "scatter-max": _scatter, "bitcast_convert_type": _bits,
 }  # fmt: skip
-_SOURCES = frozenset([LEAVES, ENTERS, "broadcast_in_dim", "iota"])
+_ALWAYS = frozenset([LEAVES, ENTERS, "broadcast_in_dim", "iota"])  # also where no operand is known
 
 
-def _line_inside(eqn: Any, line: Source | None) -> Source | None:
-    """Returns the line to name for what is inside of a call: that of the call, if a library's function is called.
+def _library_call(eqn: Any, call: Any) -> Any:
+    """Returns the call whose line to name for what is inside of it: the outermost one of a library's function.
 
     JAX traces its own functions once for all who call them, and they remember the first one's line.
     """
+    if call is not None:
+        return call
     inner = inner_programs(eqn)
     defined = str(getattr(getattr(inner[0], "debug_info", None), "func_src_info", "")) if inner else ""
-    is_library = any(path in defined for path in LIBRARIES)
-    return line or (source_of(eqn.source_info.traceback) if is_library else None)
+    return eqn if any(path in defined for path in LIBRARIES) else None
 
 
-def _error(eqn: Any, found: _Combined, line: Source | None) -> SliceError:
+def _error(eqn: Any, found: _Combined, call: Any) -> SliceError:
     part, name = found.part, eqn.primitive.name
     shapes = ", ".join(f"{v.aval.dtype}{list(v.aval.shape)}" for v in eqn.invars if getattr(v.aval, "shape", ()))
     if found.with_array and name == ENTERS:
@@ -392,5 +404,5 @@ def _error(eqn: Any, found: _Combined, line: Source | None) -> SliceError:
         rule="inside a program the array of a split tensor is a slice, which JAX code may only see element by element.",
         fix=f"{instead}; mx.local for a function that may see slices; for optimizers optim.clipped and optim.Adafactor;"
         " or rename the dim to one that is not split.",
-        source=line or source_of(eqn.source_info.traceback),
+        source=source_of((call or eqn).source_info.traceback),
     )

@@ -22,6 +22,7 @@ from .layout import Placement, Setting, canonical, current
 from .transfer import crop, move
 
 Array = Any
+_ARRAYS = (jax.Array, np.ndarray)
 
 
 class DerivativeOfCopies(Exception):
@@ -179,12 +180,17 @@ def copies_of(array: Array, dims: Dims, role: str | None) -> frozenset[str]:
 def _given_away(x: Tensor) -> Array:
     """Returns the array that JAX code gets to see: settled, and marked if it is a slice."""
     setting = current()
-    if setting is None or not isinstance(x._array, jax.Array | np.ndarray):
+    if setting is None or not isinstance(x._array, _ARRAYS):
         return x._array
-    parts = parts_of(setting, x.dims, canonical(setting, x.dims, x.role))
-    if np.ndim(x._array) != len(x.dims):  # somebody has put another array in its place, as a function of trees may
+    if len(x._array.shape) != len(x.dims):  # somebody has put another array in its place, as a function of trees may
         return x._array
-    array = settled_array(x) if any(parts) else settle(x)._array
+    placement = canonical(setting, x.dims, x.role)
+    parts = parts_of(setting, x.dims, placement)
+    is_settled = x._placement is None and not x._pending
+    if is_settled and (not any(parts) or (is_traced(x._array) and _is_slice(x._array, setting, x.dims, placement))):
+        array = x._array
+    else:
+        array = settled_array(x)
     _check_derivative(array, x.dims, x.role)
     if not any(parts):
         return array
@@ -194,18 +200,22 @@ def _given_away(x: Tensor) -> Array:
     return marked
 
 
+def _is_slice(array: Array, setting: Setting, dims: Dims, placement: Placement) -> bool:
+    """Whether an array is a slice by its shape, or its type, if a block of each dim is the whole of it."""
+    shape = array.shape
+    return shape == setting.local_shape(dims, placement) and (shape != sizes(dims) or bool(varying_axes(array)))
+
+
 def _taken_in(array: Any, dims: Dims, role: str | None) -> Any:
     """Returns what JAX code gives a tensor for its array, marked if it is a slice."""
     setting = current()
-    if setting is None or not isinstance(array, jax.Array | np.ndarray):
+    if setting is None or not isinstance(array, _ARRAYS):
         return array
     _check_derivative(array, dims, role)
     placement = canonical(setting, dims, role)
     parts = parts_of(setting, dims, placement)
-    if not any(parts) or array.shape != setting.local_shape(dims, placement):
+    if not any(parts) or not _is_slice(array, setting, dims, placement):
         return array
-    if array.shape == sizes(dims) and not varying_axes(array):
-        return array  # a whole array, of dims of which a block is the whole
     return collectives.once(array, ("enters", parts), lambda array: border.enter(array, parts))
 
 

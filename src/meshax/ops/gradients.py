@@ -10,7 +10,6 @@ Only we know that a gradient by copies is a pending sum. Where somebody else dif
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -42,16 +41,23 @@ def casting(allowed: bool) -> Any:
     return _casts(allowed)
 
 
-def differentiates_copies(jaxpr: Any, inside: bool = False) -> bool:
+def differentiates_copies(jaxpr: Any) -> bool:
     """Whether somebody else differentiates inside of what we differentiate by copies; the names of scopes tell."""
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        is_others, by_copies = _read_scopes(eqn.source_info.name_stack.stack, inside)
-        if is_others or any(differentiates_copies(inner, by_copies) for inner in inner_programs(eqn)):
+    return _differentiates(getattr(jaxpr, "jaxpr", jaxpr), False, {})
+
+
+def _differentiates(jaxpr: Any, inside: bool, known: dict[Any, tuple[bool, bool]]) -> bool:
+    for eqn in jaxpr.eqns:
+        stack = eqn.source_info.name_stack.stack
+        key = (id(stack), inside)  # many operations share a stack
+        if key not in known:
+            known[key] = _read_scopes(stack, inside)
+        is_others, by_copies = known[key]
+        if is_others or any(_differentiates(inner, by_copies, known) for inner in inner_programs(eqn)):
             return True
     return False
 
 
-@lru_cache(maxsize=4096)
 def _read_scopes(stack: tuple[Any, ...], by_copies: bool) -> tuple[bool, bool]:
     for i, element in enumerate(stack):
         is_derivative = type(element).__name__ == "Transform" and element.name == "jvp"

@@ -32,7 +32,7 @@ class Graph:
         program = Program(fn, Mesh("unsplit:1", abstract=True), Layout(), donate)
         given = _abstract(tuple(args), program.setting)
         with recording_names(), explained_tracing():
-            closed = jax.make_jaxpr(program._run)(*given)
+            closed = program.jaxpr(*given)
         self.block: Block = read(closed)
         self.kernels: Kernels = kernels_of(self.block)
         leaves = [(i, leaf) for i, arg in enumerate(given) for leaf in jax.tree.leaves(arg, is_leaf=is_tensor)]

@@ -292,7 +292,7 @@ def explain(program: Program, *args: Any) -> Report:
     fresh = Program(program.fn, program.mesh, program.layout, program.donate)  # its setting records what it is asked
     given = _abstract(args, fresh.setting)
     with explained_tracing():
-        closed, results = jax.make_jaxpr(fresh._run, return_shape=True)(*given)
+        closed, results = fresh.trace(*given)
     tensors = [*_stored(given, "argument", fresh), *_stored(results, "result", fresh)]
     named = {t.dims for t in tensors}
     for (shape, role), placement in list(fresh.setting.placements.items()):
