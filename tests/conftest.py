@@ -5,6 +5,8 @@ JAX reads its environment once, at the first import, so all of it is set here, b
 
 import os
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -35,10 +37,15 @@ pytest.register_assert_rewrite("messages")
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Says how many cases the layout harness checked, and whether that was all of them."""
-    passed = terminalreporter.stats.get("passed", [])
-    checked = sum(value for report in passed for name, value in report.user_properties if name == "checked")
-    if checked:
+    """Says how many cases the layout harness checked, of which kinds, and whether that was all of them."""
+    counts = Counter()
+    for report in terminalreporter.stats.get("passed", []):
+        kind = Path(report.nodeid.split("::")[0]).stem.removeprefix("test_").replace("_", " ")
+        counts[kind] += sum(value for name, value in report.user_properties if name == "checked")
+    if counts := +counts:
         whole = os.environ.get("MESHAX_INVARIANTS") == "all"
         extent = "every legal layout" if whole else "a seeded sample of layouts; make invariants checks them all"
-        terminalreporter.write_line(f"layout invariance: {checked:,} cases checked, forward and gradient ({extent})")
+        terminalreporter.write_line(
+            f"layout invariance: {counts.total():,} cases checked, forward and gradient ({extent})"
+        )
+        terminalreporter.write_line("  " + ", ".join(f"{kind} {count:,}" for kind, count in sorted(counts.items())))

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_dtypes import X64, wrong_ones, x64
+from test_dtypes import X64, unsplit, wrong_ones, x64
 
 import meshax as mx
 from layouts import SEED, WHOLE, sampled_layouts
@@ -182,10 +182,11 @@ def test_extreme_numbers(dtype, name, record_property):
         chosen = {op: table[op] for op in seed.sample(sorted(table), min(OPS, len(table)))}
         fns = {op: pair[0] for op, pair in chosen.items()}
         refs = {op: pair[1] for op, pair in chosen.items() if pair[1] is not None and dtype not in X64}
+        whole, by_jax = unsplit(fns, refs, [x])
         for mesh in map(mx.Mesh, ("x:4", "x:2 y:4") if WHOLE else ("x:4",)):
             layouts = [layout for layout in sampled_layouts(mesh, ("n", "m", "o"), [x], 1000, "") if layout.rules]
             for layout in seed.sample(layouts, LAYOUTS):
-                count, found = wrong_ones(fns, refs, [x], mesh, layout)
+                count, found = wrong_ones(fns, whole, by_jax, [x], mesh, layout)
                 checked, wrong = checked + count, wrong + found
     assert not wrong, "\n".join(wrong)
     record_property("checked", checked)

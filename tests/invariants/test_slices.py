@@ -193,7 +193,7 @@ OURS = {
     "remat": lambda fn: mx.remat(lambda x: jax.tree.map(fn, x)),
     "scan": lambda fn: (
         lambda x: mx.scan(
-            lambda c, part: (jax.tree.map(fn, c) + 0 * part, c),
+            lambda c, part: (alike(x, jax.tree.map(fn, c) + 0 * part), c),
             x * 1.0,
             mx.zeros((mx.Dim("turns", 2), *x.dims)),
             over="turns",

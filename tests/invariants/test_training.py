@@ -22,7 +22,7 @@ from meshax import optim
 from meshax.layout import Setting
 from meshax.testing import place_with_garbage
 
-# Program n with MESHAX_SEED=s is always the same; MESHAX_PROGRAMS=5000 checks so many, MESHAX_PROGRAM=17 that one alone.
+# Program n with MESHAX_SEED=s is always the same. MESHAX_PROGRAMS=5000 checks so many, MESHAX_PROGRAM=17 only that one.
 PROGRAMS = int(os.environ.get("MESHAX_PROGRAMS", "2000" if WHOLE else "8"))
 CHUNK = 25
 MESHES = ("x:4", "x:2 y:2", "x:3", "x:2 y:2 z:2")
