@@ -92,6 +92,11 @@ def summing_dtype(dtype: Any) -> Any:
     return jnp.dtype(jnp.int32) if is_narrow else dtype
 
 
+def can_stay_pending(dtype: Any) -> bool:
+    """Whether sums of parts are parts of sums: not of truth values, nor where parts overflow and the whole does not."""
+    return dtype == summing_dtype(dtype)
+
+
 def sum_over(x: Array, axes: Sequence[str]) -> Array:
     """Sums over axes, in `summing_dtype`: one all-reduce. A sum of truth values is whether any is true."""
     return _widened(x, lambda x: lax.psum(x, tuple(axes))) if axes else x

@@ -121,7 +121,7 @@ SCALED = {
 
 @pytest.mark.parametrize("layout", SUMS)
 def test_a_pending_sum_is_scaled_only_where_that_is_exact(layout):
-    floats = mx.tensor(np.float32([1, -1, 3e38, 2e38, -3e38, 7]), batch)
+    floats = mx.tensor(np.float32([1, -1, 5, 2, -3, 7]), batch)
     wide = mx.tensor(np.int32([2**30] * 4 + [5, 6]), batch)
     short = mx.tensor(np.arange(90, 96).astype(np.int8), batch)
     truths = mx.tensor(np.array([True, False, True, True, False, False]), batch)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import compat
-from ..collectives import summing_dtype
+from ..collectives import can_stay_pending
 from ..dims import Dims, show, sizes, union
 from ..errors import DtypeError, ShapeError
 from ..layout import Placement, canonical, current
@@ -150,11 +150,6 @@ def is_number(x: Any) -> bool:
     except TypeError:
         return False
     return jnp.issubdtype(dtype, jnp.number) or dtype == jnp.bool_
-
-
-def can_stay_pending(dtype: Any) -> bool:
-    """Whether sums of parts are parts of sums: not of truth values, nor where parts overflow and the whole does not."""
-    return dtype == summing_dtype(dtype)
 
 
 def _stays_unsettled(operands: tuple[Operand, ...], xs: list[Tensor], pending: str) -> bool:

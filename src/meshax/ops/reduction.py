@@ -13,7 +13,7 @@ from ..layout import Axes, canonical, current
 from ..tensor import Tensor, check_tensor
 from ..transfer import fill_padding, indices
 from .creation import places_fit
-from .elementwise import astype, can_stay_pending
+from .elementwise import astype
 from .operands import compute
 
 __all__ = ["all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum", "var"]
@@ -43,7 +43,7 @@ def _reduce(
         return local(array, axis=positions)
 
     split = tuple(axis for dim, axes in zip(x.dims, placement, strict=True) if dim in over for axis in axes)
-    if keep_pending and x._pending and x._placement is None and can_stay_pending(x.dtype):
+    if keep_pending and x._pending and x._placement is None and collectives.can_stay_pending(x.dtype):
         partial = reduce(x._array)
         if partial.dtype == x.dtype:  # else a sum that wraps around would not
             return Tensor(partial, result, x.role, pending=x._pending), split
