@@ -26,7 +26,7 @@ from .ops.reduction import sum as sum_
 from .plan import golden as golden_
 from .plan.report import explain
 from .program import Program, spmd
-from .tensor import Tensor, is_tensor, tensor
+from .tensor import Tensor, is_tensor, settled_array, tensor
 from .transfer import fill_padding
 
 __all__ = ["assert_collectives", "forward_and_gradient", "layout_invariance", "layouts_of", "place_with_garbage"]
@@ -234,7 +234,7 @@ def with_poisoned_gradient(x: Tensor) -> Tensor:
         lambda array: (array, None),
         lambda _, grad: (fill_padding(grad, setting, x.dims, placement, x.dims, jnp.nan),),
     )
-    return Tensor(same(x.array), x.dims, x.role)
+    return Tensor(same(settled_array(x)), x.dims, x.role)
 
 
 def _assert_same(got: Any, wanted: Any, where: str, tolerance: float | None) -> None:
