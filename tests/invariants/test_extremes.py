@@ -116,7 +116,8 @@ for name in ("o", "p", "nm"):
 
 
 def _plain():
-    return np.sin(1 + np.arange(48.0)).reshape(8, 6)
+    """Numbers that do not cancel: a sum of few bits that is nearly zero may as well be zero."""
+    return 1.25 + 0.5 * np.sin(1 + np.arange(48.0)).reshape(8, 6)
 
 
 def float_patterns(dtype):
@@ -167,7 +168,7 @@ def patterns(dtype):
 
 PAIRS = [(dtype, name) for dtype in (*FLOATS, *INTEGERS) for name in patterns(dtype)]
 FIRST = [("float16", "a mean of 60000s"), ("float32", "all kinds"), ("int32", "quarters that wrap")]
-PAIRS = PAIRS if WHOLE else FIRST + random.Random(SEED).sample(PAIRS, 4)
+PAIRS = PAIRS if WHOLE else FIRST + random.Random(SEED).sample(PAIRS, 2)
 LAYOUTS = 3 if WHOLE else 1
 OPS = 1000 if WHOLE else 24
 
@@ -175,18 +176,18 @@ OPS = 1000 if WHOLE else 24
 @pytest.mark.parametrize(("dtype", "name"), PAIRS)
 def test_extreme_numbers(dtype, name, record_property):
     seed = random.Random(f"{SEED} {dtype} {name}")
-    checked, wrong = 0, []
+    checked = 0
     with x64(dtype):
         array, table = patterns(dtype)[name]
         x = mx.tensor(array, (n, m))
         chosen = {op: table[op] for op in seed.sample(sorted(table), min(OPS, len(table)))}
         fns = {op: pair[0] for op, pair in chosen.items()}
         refs = {op: pair[1] for op, pair in chosen.items() if pair[1] is not None and dtype not in X64}
-        whole, by_jax = unsplit(fns, refs, [x])
+        whole, wrong = unsplit(fns, refs, [x])
         for mesh in map(mx.Mesh, ("x:4", "x:2 y:4") if WHOLE else ("x:4",)):
             layouts = [layout for layout in sampled_layouts(mesh, ("n", "m", "o"), [x], 1000, "") if layout.rules]
             for layout in seed.sample(layouts, LAYOUTS):
-                count, found = wrong_ones(fns, whole, by_jax, [x], mesh, layout)
+                count, found = wrong_ones(fns, whole, [x], mesh, layout)
                 checked, wrong = checked + count, wrong + found
     assert not wrong, "\n".join(wrong)
     record_property("checked", checked)

@@ -251,7 +251,7 @@ def sample(table, count, seed):
 
 @pytest.mark.parametrize("case", CASES)
 def test_elementwise_transformations_work_on_slices(case, record_property):
-    table = sample(WORKS, 10, case)
+    table = sample(WORKS, 6, case)
     wrong = wrong_ones(run, table, case, may_raise=False)
     assert not wrong, "\n".join(wrong)
     record_property("checked", len(table))
@@ -259,7 +259,7 @@ def test_elementwise_transformations_work_on_slices(case, record_property):
 
 @pytest.mark.parametrize("case", CASES)
 def test_other_transformations_are_right_or_raise(case, record_property):
-    table = sample(EITHER, 12, case)
+    table = sample(EITHER, 10, case)
     wrong = wrong_ones(run, table, case, may_raise=True)
     assert not wrong, "\n".join(wrong)
     record_property("checked", len(table))
@@ -267,7 +267,7 @@ def test_other_transformations_are_right_or_raise(case, record_property):
 
 @pytest.mark.parametrize("case", CASES)
 def test_elementwise_transformations_are_our_optimizers(case, record_property):
-    table = sample(WORKS, 6, f"ours {case}")
+    table = sample(WORKS, 4, f"ours {case}")
     wrong = wrong_ones(run_ours, table, case, may_raise=False)
     assert not wrong, "\n".join(wrong)
     record_property("checked", len(table))
