@@ -62,14 +62,19 @@ def is_within_custom_vjp() -> bool:
     return False
 
 
+def trace_of(x: Any) -> Any:
+    """Returns what a value is traced by, or None. `Tracer._trace` has no public name."""
+    return getattr(x, "_trace", None)
+
+
 @contextlib.contextmanager
 def own_trace(x: Any) -> Iterator[None]:
     """Emits what is computed inside into the trace of `x`, not into the innermost one.
 
     A cast made inside a loop on a value from outside it would be made, and in the backward pass reduced, in every
-    iteration. `Tracer._trace` has no public name.
+    iteration.
     """
-    with jax.extend.core.set_current_trace(x._trace):
+    with jax.extend.core.set_current_trace(trace_of(x)):
         yield
 
 

@@ -51,7 +51,7 @@ def _with_names(x: Array, dims: Dims) -> Array:
 class Tensor:
     """An array with named dims; make one with `mx.tensor`."""
 
-    __slots__ = ("_array", "_pending", "_placement", "dims", "role")
+    __slots__ = ("_array", "_origin", "_pending", "_placement", "dims", "role")
     __array_ufunc__ = None  # numpy leaves the operators to us
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
 
@@ -62,12 +62,14 @@ class Tensor:
         role: str | None = None,
         placement: Placement | None = None,
         pending: frozenset[str] = frozenset(),
+        origin: "tuple[Callable[[Array], Array], Tensor] | None" = None,
     ):
         self._array = array if _recording is None else _recording(array, dims)
         self.dims = dims
         self.role = role
         self._placement = placement  # None: as the layout says
         self._pending = pending
+        self._origin = origin
 
     @property
     def array(self) -> Array:
@@ -345,6 +347,9 @@ def fetch(
     x: Tensor, setting: Setting, vary: frozenset[str], role: str | None = None, *, transient: bool = False
 ) -> Array:
     """Returns the local array as the layout places it in a role, nothing pending, varying at least over `vary`."""
+    if x._origin is not None:  # what it was made from is gathered once for all that is made from it
+        fn, source = x._origin
+        return fn(fetch(source, setting, vary, role, transient=transient))
     array, placement = local(x, setting)
     array = move(array, setting, x.dims, placement, canonical(setting, x.dims, role), x._pending, vary, transient)
     return collectives.to_copies(array, vary)

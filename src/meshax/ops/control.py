@@ -20,7 +20,7 @@ from ..errors import ArgumentError, ShapeError
 from ..layout import Setting, canonical, current
 from ..tensor import Tensor, is_tensor, local, settled_array
 from ..transfer import crop, move
-from .operands import recomputing
+from .operands import deferring, once_outside, recomputing
 from .resharding import placed
 
 __all__ = ["cond", "remat", "scan", "while_loop"]
@@ -263,15 +263,19 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
     def recomputed(*args: Any, **kwargs: Any) -> Any:
         given = _Packed((args, kwargs))
         outs: list[_Packed] = []
+        actions: list[Callable[[Any], None]] = []
 
-        def run(arrays: list[Array]) -> list[Array]:
+        def run(arrays: list[Array]) -> tuple[list[Array], list[Any]]:
             args, kwargs = given.rebuild(arrays)
-            with recomputing(True):
+            with recomputing(True), deferring(arrays) as deferred:
                 outs[:] = [_Packed(fn(*args, **kwargs))]
-            return outs[0].arrays
+            actions[:] = [action for action, _ in deferred]
+            return outs[0].arrays, [values for _, values in deferred]
 
         # tensors are taken apart here and not by JAX: what it takes apart, it may see (border.py)
-        arrays = jax.checkpoint(run, policy=decide)(given.arrays)
+        arrays, values = jax.checkpoint(run, policy=decide)(given.arrays)
+        for action, value in zip(actions, values, strict=True):
+            once_outside(action, value)
         return outs[0].rebuild(arrays)
 
     return recomputed

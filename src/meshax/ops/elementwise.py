@@ -21,7 +21,8 @@ from ..collectives import can_stay_pending
 from ..dims import Dims, show, sizes, union
 from ..errors import DtypeError, ShapeError
 from ..layout import Placement, canonical, current
-from ..slices import SAME, check_elementwise
+from ..slice_rules import SAME
+from ..slices import check_elementwise
 from ..tensor import Tensor, check_same_everywhere, check_tensor, parts_of, placement_of
 from ..transfer import fill_padding
 from .foreign import call_on_slices
@@ -82,7 +83,12 @@ def apply(
         first = xs[0]
         made = [x._array if isinstance(x, Tensor) else x for x in operands]
         array = fn(*made) if ours else _call(fn, made, [first.dims], first.dims, placement_of(first), name)
-        return Tensor(array, first.dims, first.role, first._placement, first._pending)
+        origin = None
+        if (
+            ours and not first._pending and array.dtype.itemsize >= first.dtype.itemsize
+        ):  # a narrower one is sent itself
+            origin = (lambda array: fn(*(array if isinstance(x, Tensor) else x for x in operands)), first)
+        return Tensor(array, first.dims, first.role, first._placement, first._pending, origin)
     shape, role, setting = union(*(x.dims for x in xs)), common_role(xs), current()
     if setting is not None:
         setting.placement(shape, role, operands=[x.dims for x in xs] if len(xs) > 1 else ())

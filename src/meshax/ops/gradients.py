@@ -23,7 +23,7 @@ from ..dims import Dim, DimLike, Dims, show, unique
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..layout import canonical, current
 from ..tensor import Tensor, check_same_everywhere, check_tensor, copies_of, is_tensor, settled_array
-from .operands import integers
+from .operands import copying, integers
 from .resharding import placed, reshape
 
 __all__ = ["grad", "value_and_grad"]
@@ -110,7 +110,7 @@ def value_and_grad(
         structure: list[Any] = []
 
         def loss(arrays: list[Array], others: list[Any]) -> Any:
-            with jax.named_scope(_BY_COPIES if any(copies) else _BY_VALUES):
+            with jax.named_scope(_BY_COPIES if axes or any(copies) else _BY_VALUES), copying(axes):
                 made = [Tensor(a, x.dims, x.role) if is_tensor(x) else a for a, x in zip(arrays, leaves, strict=True)]
                 given = dict(zip(positions, jax.tree.unflatten(treedef, made), strict=True))
                 rest = iter(others)

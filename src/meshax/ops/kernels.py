@@ -15,7 +15,7 @@ from ..tensor import Tensor, check_tensor, is_tensor, settle
 from ..transfer import crop, fill_padding
 from .creation import sized_dims
 from .foreign import call_on_slices
-from .operands import compute, describe
+from .operands import compute, describe, once_outside
 from .resharding import unsplit
 
 __all__ = ["debug_print", "local"]
@@ -97,13 +97,12 @@ def _checked(array: Array, shape: tuple[Dim, ...], wanted: tuple[int, ...]) -> T
 def debug_print(fmt: str, **tensors: Any) -> None:
     """Prints whole values from inside a program, once: `mx.debug_print("loss {loss}", loss=loss)`.
 
+    Inside `mx.remat` what is computed again is not printed again, unless it is in a loop or a branch there.
+
     Communication: the tensors are gathered.
     """
     setting = current()
     whole = jax.tree.map(lambda x: unsplit(settle(x), x.dims) if is_tensor(x) else x, tensors, is_leaf=is_tensor)
-    if setting is None:
-        jax.debug.print(fmt, **whole)
-        return
     leaves, treedef = jax.tree.flatten(whole)
     known = {i: x for i, x in enumerate(leaves) if not isinstance(x, jax.Array)}  # strings: no program takes them
     arrays = {i: x for i, x in enumerate(leaves) if i not in known}
@@ -113,4 +112,8 @@ def debug_print(fmt: str, **tensors: Any) -> None:
             made = known | values
             print(fmt.format(**jax.tree.unflatten(treedef, [made[i] for i in sorted(made)])))
 
-    jax.debug.callback(show_once, collectives.processor_index(tuple(setting.mesh.axes)), arrays)
+    def show(arrays: dict[int, Array]) -> None:
+        here = jnp.int32(0) if setting is None else collectives.processor_index(tuple(setting.mesh.axes))
+        jax.debug.callback(show_once, here, arrays)
+
+    once_outside(show, arrays)

@@ -4,16 +4,18 @@ Over each mesh axis the operands of one local computation must agree. If one of 
 copies), the replicated ones become copies; what is still to be gathered arrives in the state the others have.
 """
 
+import contextlib
 import operator
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from .. import collectives
-from ..compat import is_traced, varying_axes
+from ..compat import is_traced, trace_of, varying_axes
 from ..dims import Dims, show
 from ..errors import LIBRARY, ArgumentError, user_line
 from ..layout import Placement, Setting, canonical, current
@@ -59,6 +61,8 @@ def compute(
         return fn(*(crop(jnp.asarray(x._array), x.dims) for x in xs))
     vary = vary | varying_together(xs, setting, role)
     stored = [_is_stored_otherwise(x, setting, role) for x in xs]
+    if _copied.value:  # a parameter that is to be gathered is copies then, like one that is stored whole
+        vary |= {a for x, kept in zip(xs, stored, strict=True) if kept for a in _axes_of(x, setting)} & _copied.value
     arrays = [x._array if kept else fetch(x, setting, vary, role) for x, kept in zip(xs, stored, strict=True)]
     if not any(stored):
         return fn(*arrays)
@@ -78,6 +82,18 @@ def compute(
         return jax.checkpoint(gather_and_call)(*arrays)
 
 
+_copied = jax.make_user_context(frozenset())
+
+
+def copying(axes: frozenset[str]) -> Any:
+    """Returns a context manager that names the axes over which parameters are copies: gradients are sums over them."""
+    return _copied(axes | _copied.value)
+
+
+def _axes_of(x: Tensor, setting: Setting) -> set[str]:
+    return {axis for axes in local(x, setting)[1] for axis in axes}
+
+
 _recomputes = jax.make_user_context(False)  # part of JAX's cache keys: what is jitted is traced again on the other side
 
 
@@ -87,6 +103,30 @@ def recomputing(inside: bool) -> Any:
     The body of a loop is not, whatever is around the loop: what it gathers would be kept for all turns at once.
     """
     return _recomputes(inside)
+
+
+_deferred = threading.local()
+
+
+@contextlib.contextmanager
+def deferring(arrays: Sequence[Array]) -> Iterator[list[tuple[Callable[[Any], None], Any]]]:
+    """Collects what is to be done once, outside of a checkpoint that is traced with these arrays, with its values."""
+    outer = getattr(_deferred, "here", None)
+    actions: list[tuple[Callable[[Any], None], Any]] = []
+    _deferred.here = next(((trace_of(a), actions) for a in arrays if is_traced(a)), None)
+    try:
+        yield actions
+    finally:
+        _deferred.here = outer
+
+
+def once_outside(action: Callable[[Any], None], values: Any) -> None:
+    """Does something with values now, or right after the checkpoint that is being traced, whose values they are."""
+    here = getattr(_deferred, "here", None)
+    if here is not None and here[0] is trace_of(jnp.zeros(())):
+        here[1].append((action, values))
+    else:
+        action(values)
 
 
 # Inside a checkpoint JAX forgets which line called it, so a scope says it. The scope's name, and what it stands for:
