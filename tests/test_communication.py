@@ -459,6 +459,47 @@ def test_indices_split_over_the_axis_of_the_dim_they_index(name):
     assert without_axes(traced(program, *args)) == wanted
 
 
+def test_what_is_renamed_is_gathered_once_for_all_that_is_made_from_it():
+    def fn(x):
+        whole = x.rename(col="whole")
+        return mx.tanh(whole), mx.exp(whole) * 2, mx.sin(mx.cos(whole))
+
+    assert without_axes(traced(mx.spmd(fn, mx.Mesh("x:4", abstract=True), "col:x"), struct(row, col))) == {
+        ("all-gather", row.size * col.size // 4): 1
+    }
+
+
+def test_a_narrower_copy_of_what_is_renamed_is_gathered_itself():
+    def fn(x):
+        narrow = x.rename(col="whole").astype("bfloat16")
+        return narrow * 2, narrow + 1
+
+    (gather,) = mx.spmd(fn, mx.Mesh("x:4", abstract=True), "col:x").explain(struct(row, col)).collectives
+    assert (gather.kind, gather.bytes) == ("all-gather", 2 * row.size * col.size // 4)
+
+
+def test_the_gradient_of_a_masked_stored_parameter_is_scattered():
+    """As documented for parameters: each use gathers, and its backward pass reduce-scatters; microbatches are uses."""
+    batch, hidden = mx.dims(batch=8, hidden=16)
+    w, x, mask = mx.param(struct(col, hidden)), struct(batch, col), mx.ones((col, hidden)) > 0
+    layout, elements = mx.Layout("batch:x", params="hidden:x"), col.size * hidden.size
+
+    def sends(loss, **parts):
+        counts = without_axes(
+            traced(mx.spmd(mx.grad(loss, **parts), mx.Mesh("x:4", abstract=True), layout), w, x, mask)
+        )
+        return {kind: times for (kind, n), times in counts.items() if n >= elements // 4}
+
+    def product(w, x):
+        return mx.mean(mx.tanh(mx.einsum(x, w, over=col)))
+
+    once = {"all-gather": 1, "reduce-scatter": 1}
+    assert sends(lambda w, x: product(w, x)) == once
+    assert sends(lambda w, x: product(mx.where(mask, w, 0.0), x)) == once
+    assert sends(lambda w, x: product(w, x) + product(w, x * x)) == {"all-gather": 2, "reduce-scatter": 2}
+    assert sends(lambda w, x: product(w, x), microbatches=2, over=batch) == {"all-gather": 2, "reduce-scatter": 2}
+
+
 def test_indices_of_a_whole_dim_may_be_split():
     program = mx.spmd(lambda x, i: mx.gather(x, i, col), mx.Mesh("x:4", abstract=True), "places:x")
     assert not traced(program, struct(row, col), struct(places, dtype=np.int32))

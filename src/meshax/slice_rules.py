@@ -166,6 +166,11 @@ def _bits(eqn: Any, states: list[State]) -> State:
     return (*states[0], None) if more > 0 else states[0] if not more else drop(states[0], (len(states[0]) - 1,))
 
 
+def _fft(eqn: Any, states: list[State]) -> State:
+    rank = len(states[0])
+    return _combine(states[0], range(rank - len(eqn.params["fft_lengths"]), rank))
+
+
 def _tile(eqn: Any, states: list[State]) -> State:
     return _combine(states[0], [i for i, times in enumerate(eqn.params["reps"]) if times != 1])
 
@@ -233,6 +238,7 @@ RULES: dict[str, Callable[[Any, list[State]], State | None]] = {
     "cumsum": _along("axis"), "cumprod": _along("axis"), "cummax": _along("axis"), "cummin": _along("axis"),
     "cumlogsumexp": _along("axis"), "sort": _along("dimension"), "rev": _along("dimensions"),
     "split": lambda eqn, states: _combine(states[0], (eqn.params["axis"],)),
+    "fft": _fft,
     "reduce": _reduce, "zeros_like": lambda eqn, states: (SAME,) * len(states[0]), "tile": _tile,
     "stack": _stack, "unstack": lambda eqn, states: drop(states[0], (eqn.params["axis"],)),
     "top_k": _top_k, "dot_general": _product, "gather": _gather, "scatter": _scatter, "scatter-add": _scatter,

@@ -214,3 +214,26 @@ MISTAKES = {
 }
 
 test_messages = pinned(MISTAKES)
+
+
+@pytest.mark.parametrize("layout", ["", "b:rows", "b:cols", "b:rows+cols", "b:cols d:rows", "d:cols"])
+def test_a_lifted_function_lets_nothing_flow_back_through_padding(layout):
+    """Padding may be zero, and its logarithm infinite: what the function closes over must not get its gradient."""
+    b, d = mx.dims(b=6, d=5)
+    mesh = mx.Mesh("rows:2 cols:4")
+    x = mx.tensor(np.random.RandomState(0).normal(size=(6, 5)).astype(np.float32), (b, d))
+    c = mx.tensor(np.arange(1.0, 6.0, dtype=np.float32), (d,))
+
+    def loss(s, c, x, by_keyword):
+        if by_keyword:
+            made = mx.lift(lambda a, c, s: jnp.log(a * a) * s / c)(x, c, s=s)
+        else:
+            made = mx.lift(lambda a, c: jnp.log(a * a) * s / c)(x, c)
+        return mx.sum(made) + mx.sum(mx.lift(lambda a: s / a)(x.rename(d="whole")))
+
+    for by_keyword in (True, False):
+        fn = mx.grad(lambda s, c, x: loss(s, c, x, by_keyword), argnums=(0, 1, 2))  # noqa: B023
+        made, wanted = mx.spmd(fn, mesh, layout)(jnp.float32(1), c, x), fn(jnp.float32(1), c, x)
+        np.testing.assert_allclose(made[0], wanted[0], rtol=1e-4)
+        for one, other in zip(made[1:], wanted[1:], strict=True):
+            np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4)

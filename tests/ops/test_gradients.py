@@ -238,6 +238,15 @@ MISTAKES = {
           fix: choose a number that divides the batch.
         """,
     ),
+    "by an integer": (
+        mx.DtypeError,
+        lambda: mx.grad(lambda n, x: mx.sum(x) * n)(3, x),
+        """
+        only floating tensors have gradients.
+          values: int int32
+          fix: choose other argnums, or pass these tensors in another argument.
+        """,
+    ),
     "an argument by its name": (
         mx.ArgumentError,
         lambda: mx.grad(loss, argnums="w"),

@@ -1,5 +1,7 @@
 """Functions of local arrays, and printing from inside a program."""
 
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -347,3 +349,37 @@ MISTAKES = {
 }
 
 test_messages = pinned(MISTAKES)
+
+
+@pytest.mark.parametrize("layout", [None, "batch:rows"])
+def test_what_is_recomputed_is_not_printed_again(layout, capfd):
+    def loss(x):
+        @mx.remat
+        def outer(x):
+            @mx.remat
+            def inner(x):
+                mx.debug_print("inner {total}", total=mx.sum(x))
+                return mx.sin(x)
+
+            mx.debug_print("outer {total}", total=mx.sum(x))
+            return mx.sum(inner(x) * x)
+
+        return outer(x)
+
+    under(layout, mx.grad(loss), x)
+    jax.effects_barrier()
+
+    assert sorted(capfd.readouterr().out.split()) == ["276.0", "276.0", "inner", "outer"]
+
+
+def test_threads_that_call_kernels_leave_jax_as_it_was():
+    def work():
+        mx.spmd(lambda x: mx.local(jnp.sin, x, out=x.dims, splittable=batch), mesh, "batch:rows")(x)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert jax.eval_shape(lambda a: a + 1, ShapeDtypeStruct((3,), jnp.float32)).shape == (3,)

@@ -124,3 +124,38 @@ def test_state_is_stored_split_by_the_optimizers_rules():
     moment = state[0].mu["in"]
     assert moment.role == "optimizer"
     assert {shard.data.shape for shard in moment.array.addressable_shards} == {(3, 10)}
+
+
+def by_rank(params):
+    return jax.tree.map(lambda a: "matrix" if a.ndim > 1 else "vector", params)
+
+
+MASKING = {
+    "masked": optax.masked(optax.adam(0.1), lambda p: jax.tree.map(lambda a: a.ndim > 1, p)),
+    "multi_transform": optax.multi_transform({"matrix": optax.adam(0.1), "vector": optax.sgd(0.1)}, by_rank),
+}
+
+
+@pytest.mark.parametrize("name", MASKING)
+def test_transformations_that_treat_parameters_differently(name):
+    optimizer = optim.from_optax(MASKING[name])
+    wanted = run(optimizer, mx.Layout(""))
+    for layout in LAYOUTS.values():
+        losses, params = run(optimizer, layout)
+        np.testing.assert_allclose(losses, wanted[0], rtol=1e-5, err_msg=str(layout))
+        for key in params:
+            np.testing.assert_allclose(params[key], wanted[1][key], rtol=2e-5, atol=2e-6, err_msg=str(layout))
+
+
+@pytest.mark.parametrize("optimizer", ["", "rows:x cols:y"])
+def test_a_product_of_slices_is_refused(optimizer):
+    rows, cols = mx.dims(rows=8, cols=8)
+    w = mx.param(mx.tensor(np.sin(np.arange(64.0)).reshape(8, 8).astype(np.float32), (rows, cols)))
+    squared = optim.from_optax(optax.stateless(lambda g, p: jax.tree.map(lambda q: q @ q, g)))
+    layout = mx.Layout("", optimizer=optimizer)
+    program = mx.spmd(lambda w: squared.apply(w, squared.init(w), w)[0], mx.Mesh("x:2 y:2"), layout)
+    if optimizer:
+        with pytest.raises(mx.SliceError, match="dot_general would combine elements"):
+            program(w)
+    else:
+        np.testing.assert_allclose(program(w).numpy(), w.numpy() + w.numpy() @ w.numpy(), rtol=1e-5)
