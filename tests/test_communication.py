@@ -485,9 +485,7 @@ def test_the_gradient_of_a_masked_stored_parameter_is_scattered():
     layout, elements = mx.Layout("batch:x", params="hidden:x"), col.size * hidden.size
 
     def sends(loss, **parts):
-        counts = without_axes(
-            traced(mx.spmd(mx.grad(loss, **parts), mx.Mesh("x:4", abstract=True), layout), w, x, mask)
-        )
+        counts = without_axes(traced(mx.spmd(mx.grad(loss, **parts), mx.Mesh("x:4", abstract=True), layout), w, x))
         return {kind: times for (kind, n), times in counts.items() if n >= elements // 4}
 
     def product(w, x):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 from jax import lax
 
@@ -281,8 +282,12 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
     return recomputed
 
 
-def _keep_collectives(primitive: Any, *_: Any, **__: Any) -> bool:
-    return primitive.name in collectives.PRIMITIVES
+def _keep_collectives(primitive: Any, *_: Any, **params: Any) -> bool:
+    """Whether an operation is a collective, or a call of a function with a derivative of its own that has one."""
+    if primitive.name in collectives.PRIMITIVES:
+        return True
+    inner = (eqn for jaxpr in jax.extend.core.jaxprs_in_params(params) for eqn in jaxpr.eqns)
+    return any(_keep_collectives(eqn.primitive, **eqn.params) for eqn in inner)
 
 
 def _decide(policy: Callable[..., Any], primitive: Any, *avals: Any, **params: Any) -> Any:
