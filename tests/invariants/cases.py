@@ -111,7 +111,7 @@ EINSUM = Group(
         Case("batched", lambda x, y: mx.einsum(x, y, out="b c a"), lambda x, y: jnp.einsum("abd,bc->bca", x, y)),
         Case("outer", lambda x, y: mx.einsum(x, y, over=d), lambda x, y: jnp.einsum("abd,bc->abc", x, y)),
         Case("all", lambda x, y: mx.einsum(x, y, out=()), lambda x, y: jnp.einsum("abd,bc->", x, y)),
-        Case("one", lambda x, y: mx.einsum(x, over=a), lambda x, y: jnp.sum(x, 0)),
+        Case("one", lambda x, y: mx.einsum(x, over=a), lambda x, y: jnp.einsum("abd->bd", x)),
         Case("three", lambda x, y: mx.einsum(x, y, x, out="a c"), lambda x, y: jnp.einsum("abd,bc,abd->ac", x, y, x)),
         Case(
             "two sums",
@@ -398,11 +398,11 @@ INDEXING = Group(
 
 
 def _take(x, i):
-    return jnp.where(((i >= 0) & (i < x.shape[0]))[:, None, None], x[jnp.clip(i, 0, x.shape[0] - 1)], 0)
+    return jnp.where(((i >= 0) & (i < x.shape[0]))[:, None, None], x[jnp.clip(i, 0, x.shape[0] - 1)], x.dtype.type(0))
 
 
 def _take_b(x, i):
-    return jnp.where(((i >= 0) & (i < 5))[None, :, :, None], x[:, jnp.clip(i, 0, 4)], 0)
+    return jnp.where(((i >= 0) & (i < 5))[None, :, :, None], x[:, jnp.clip(i, 0, 4)], x.dtype.type(0))
 
 
 BATCHED = Group(
