@@ -40,7 +40,11 @@ def made(dims, role):
 
 def sample(table, count, seed):
     """Returns the whole table in the whole run, a seeded sample of it otherwise."""
-    return table if WHOLE else {name: table[name] for name in random.Random(seed).sample(sorted(table), count)}
+    return (
+        table
+        if WHOLE or count > len(table)
+        else {name: table[name] for name in random.Random(seed).sample(sorted(table), count)}
+    )
 
 
 def on_arrays(table):
@@ -102,28 +106,28 @@ def assert_right(wrong, where=""):
 
 @pytest.mark.parametrize("case", SPLIT)
 def test_code_that_combines_elements_of_a_split_dim_raises(case, record_property):
-    fns = on_arrays(sample(COMBINING, 25, case))
+    fns = on_arrays(sample(COMBINING, 20, case))
     assert_right(wrong_ones(fns, SPLIT[case], may_raise=True))
     record_property("checked", len(fns))
 
 
 @pytest.mark.parametrize("case", WHOLES)
 def test_code_that_combines_elements_of_a_whole_dim_works(case, record_property):
-    fns = on_arrays(sample(COMBINING, 15, case))
+    fns = on_arrays(sample(COMBINING, 8, case))
     assert_right(wrong_ones(fns, WHOLES[case], may_raise=False))
     record_property("checked", len(fns))
 
 
 @pytest.mark.parametrize("case", SPLIT)
 def test_elementwise_code_works_on_slices(case, record_property):
-    fns = on_arrays(ELEMENTWISE)
+    fns = on_arrays(sample(ELEMENTWISE, 12, case))
     assert_right(wrong_ones(fns, SPLIT[case], may_raise=False))
     record_property("checked", len(fns))
 
 
 @pytest.mark.parametrize("case", SPLIT)
 def test_code_along_a_dim_that_is_not_split_works_on_slices(case, record_property):
-    fns = on_arrays(sample(ALONG_THE_WHOLE, 15, case))
+    fns = on_arrays(sample(ALONG_THE_WHOLE, 10, case))
     assert_right(wrong_ones(fns, SPLIT[case], may_raise=False))
     record_property("checked", len(fns))
 
@@ -149,7 +153,7 @@ CHOSEN = (
     "normal",
 )
 RIGHT = ("arithmetic", "functions", "comparisons", "relu and gelu", "loops")
-EACH = 2 if not WHOLE else 100
+EACH = 100 if WHOLE else 1
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -223,7 +227,7 @@ def test_wherever_our_functions_meet_such_code(place, record_property):
     wrap = OURS[place]
     combining = sample({name: COMBINING[name] for name in CHOSEN}, EACH, place)
     right = sample({name: ELEMENTWISE[name] for name in RIGHT}, EACH, place)
-    for case in SPLIT if WHOLE else ("even", "uneven"):
+    for case in SPLIT if WHOLE else ("uneven",):
         found = wrong_ones({n: wrap(fn) for n, fn in combining.items()}, SPLIT[case], may_raise=True)
         found += wrong_ones({n: wrap(fn) for n, fn in right.items()}, SPLIT[case], may_raise=False)
         assert_right(found, case)
