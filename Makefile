@@ -37,7 +37,8 @@ check: $(DEV) ## lint, format and types only
 	$(BIN)/mypy
 
 invariants: $(DEV) ## every op on every mesh under every layout (long)
-	MESHAX_INVARIANTS=all $(BIN)/python -m pytest -n $(WORKERS) tests/invariants
+	MESHAX_INVARIANTS=all $(BIN)/python -m pytest -n $(WORKERS) tests/invariants tests/ops/test_nested_gradients.py \
+		tests/optim/test_optax_on_slices.py
 
 bench: $(RUNTIME) ## time tracing (benchmarks/tracing.py)
 	$(BIN)/python benchmarks/tracing.py

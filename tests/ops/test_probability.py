@@ -112,3 +112,18 @@ MISTAKES = {
 }
 
 test_messages = pinned(MISTAKES)
+
+
+@pytest.mark.parametrize("layout", ["", "b:x", "a:x", "b:x+y"])
+def test_large_logits_do_not_lose_the_logarithm(layout):
+    """Beside a maximum of 1e8, the logarithm of a few exponentials is less than a rounding."""
+    logits = mx.tensor(np.full((3, 6), 1e8, np.float32), mx.dims("a:3 b:6"))
+    labels = mx.tensor(np.array([0, 5, 2], np.int32), "a")
+
+    def both(x, y):
+        return mx.log_softmax(x, "b"), mx.softmax_cross_entropy(x, y, over="b", label_smoothing=0.1)
+
+    logs, losses = mx.spmd(both, mx.Mesh("x:2 y:4"), layout)(logits, labels)
+
+    np.testing.assert_allclose(logs.numpy(), -np.log(6) * np.ones((3, 6)), rtol=1e-6)
+    np.testing.assert_allclose(losses.numpy(), np.log(6) * np.ones(3), rtol=1e-6)

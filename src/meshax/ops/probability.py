@@ -6,7 +6,7 @@ from ..dims import DimLike, Dims, DimsLike, find, show
 from ..errors import DtypeError, ShapeError
 from ..tensor import Tensor, check_tensor
 from .creation import arange
-from .elementwise import exp, isfinite, isnan, log, stop_gradient, where
+from .elementwise import exp, isfinite, isnan, log, square, stop_gradient, where
 from .indexing import places_along
 from .reduction import max, mean, reduced_dims, sum
 
@@ -44,7 +44,9 @@ def log_softmax(x: Tensor, over: DimsLike) -> Tensor:
 
     Communication: as `mx.softmax`.
     """
-    return x - logsumexp(x, reduced_dims(x, over, "log_softmax"))
+    dims = reduced_dims(x, over, "log_softmax")
+    centred = x - _finite_max(x, dims)  # the logarithm would be lost beside a large maximum
+    return centred - log(sum(exp(centred), dims))
 
 
 def softmax_cross_entropy(
@@ -76,11 +78,13 @@ def softmax_cross_entropy(
             fix="pass integer labels without that dim.",
         )
     places = places_along(labels, dim, "softmax_cross_entropy")
-    normaliser = logsumexp(logits, dim)
-    chosen = sum(where(places == arange(dim), logits, 0.0), dim)
-    loss = where(places >= 0, normaliser - chosen, 0.0)
+    shift = _finite_max(logits, (dim,))
+    centred = logits - shift
+    total = log(sum(exp(centred), dim))
+    chosen = sum(where(places == arange(dim), centred, 0.0), dim)
+    loss = where(places >= 0, total - chosen, 0.0)
     if label_smoothing:
-        loss = loss + label_smoothing * (chosen - mean(logits, dim))
+        loss = loss + label_smoothing * (chosen - mean(centred, dim))
     if z_loss:
-        loss = loss + z_loss * normaliser * normaliser
+        loss = loss + z_loss * square(total + shift)
     return loss
