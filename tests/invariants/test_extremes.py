@@ -90,8 +90,8 @@ SUMMING = {
     **_along("mean"),
     **_along("var"),
     **_along("logsumexp"),
-    **_along("softmax", 2),
-    **_along("log_softmax", 2),
+    # of an infinity, jax.nn makes NaN of all elements and not only of that one; it has no infinity for float8_e4m3fn
+    **{name: (ours, None) for name, (ours, _) in (_along("softmax", 2) | _along("log_softmax", 2)).items()},
     "prod": (lambda x: mx.prod(x, n), lambda x: jnp.prod(x, 0)),
     "cumsum": (lambda x: mx.cumsum(x, n), lambda x: jnp.cumsum(x, 0)),
     "cumsum backwards": (lambda x: mx.cumsum(x, m, reverse=True), None),
