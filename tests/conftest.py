@@ -16,6 +16,7 @@ NUM_DEVICES = 8
 def _configure_environment() -> None:
     if "jax" in sys.modules:
         raise RuntimeError("jax was imported before tests/conftest.py could ask for 8 CPU devices")
+    os.environ.pop("COLUMNS", None)  # pytest-xdist tells its workers the width of the terminal; output here has no edge
     os.environ["JAX_PLATFORMS"] = os.environ.get("MESHAX_TEST_PLATFORM", "cpu")
     flags = [
         f"--xla_force_host_platform_device_count={NUM_DEVICES}",

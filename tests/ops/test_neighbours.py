@@ -8,7 +8,7 @@ import pytest
 import meshax as mx
 from meshax.layout import block_size, current
 from meshax.ops.neighbours import _pieces, _rounds, window
-from meshax.tensor import Tensor
+from meshax.tensor import Tensor, settled_array
 from samples import counting
 
 row, col = mx.dims(row=3, col=10)
@@ -30,7 +30,7 @@ STARTS = {
 
 def windows_of(x, starts, width, fill, axes):
     """Each processor's window, one after the other along a dim of its own."""
-    array = window(x.array, current(), col, axes, 1, starts, width, fill)
+    array = window(settled_array(x), current(), col, axes, 1, starts, width, fill)
     return Tensor(array, (row, mx.Dim("piece", width * len(starts))))
 
 
@@ -65,7 +65,7 @@ def test_a_window_of_a_whole_dim(start, width):
     x = counting(row, col) + 1
 
     for setting in (None, mx.layout.Setting(mesh, mx.Layout(""))):
-        made = window(x.array, setting, col, (), 1, [start], width, 7)
+        made = window(settled_array(x), setting, col, (), 1, [start], width, 7)
         np.testing.assert_array_equal(made, expected(x, [start], width, 7))
 
 
