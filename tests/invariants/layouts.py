@@ -49,14 +49,17 @@ def is_collision(error):
     return "split over the same mesh axis" in str(error) or "does not work on slices" in str(error)
 
 
-def assert_same(got, wanted, what, scaled=False):
-    """Asserts that values, dtypes and shapes are the same; if scaled, rounding is relative to the largest value."""
+def assert_same(got, wanted, what, scaled=False, computed_in=None):
+    """Asserts that values, dtypes and shapes are the same; if scaled, rounding is relative to the largest value.
+
+    Rounding is that of the dtype, or of a narrower one that the values were computed in.
+    """
     got = got if isinstance(got, tuple | list) else (got,)
     assert len(got) == len(wanted), what
     for x, y in zip(got, wanted):
         x, y = x.numpy(), np.asarray(y)
         assert x.dtype == y.dtype and x.shape == y.shape, f"{what}: {x.dtype}{x.shape}, not {y.dtype}{y.shape}"
-        allowed = TOLERANCE.get(str(y.dtype), 0)
+        allowed = TOLERANCE.get(computed_in or str(y.dtype), 0)
         size = max(1.0, float(np.max(np.abs(y), initial=0))) if scaled else 1.0
         np.testing.assert_allclose(x.astype(np.float64), y.astype(np.float64), allowed, allowed * size, err_msg=what)
 
