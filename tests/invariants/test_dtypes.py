@@ -23,8 +23,9 @@ EIGHTS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 FLOATS = ("float16", "bfloat16", "float32")
 X64 = ("int64", "uint64", "float64")
 WITH_GRADIENTS = ("float16", "float32", "float64")
-# Sums of so few bits depend on their order; what they must not be is another number altogether.
-ALLOWED = {**TOLERANCE, **{name: 0.3 if "e4" in name else 0.6 for name in EIGHTS}, "float16": 1e-2, "bfloat16": 8e-2}
+# Sums of so few bits depend on their order; what they must not be is another number altogether. The gradients of 16 bits
+# are sums of up to 240 rounded products that cancel: 4e-4 of 45 is 2e-2 of what is left.
+ALLOWED = {**TOLERANCE, **{name: 0.3 if "e4" in name else 0.6 for name in EIGHTS}, "float16": 2e-2, "bfloat16": 8e-2}
 # Halves until numbers are too small for 8 bits, where XLA rounds by how it has vectorized.
 NOT_IN_EIGHT_BITS = {"while_loop"}
 CHOSEN = [

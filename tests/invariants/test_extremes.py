@@ -185,6 +185,8 @@ def test_extreme_numbers(dtype, name, record_property):
         chosen = {op: table[op] for op in seed.sample(sorted(table), min(OPS, len(table)))}
         fns = {op: pair[0] for op, pair in chosen.items()}
         refs = {op: pair[1] for op, pair in chosen.items() if pair[1] is not None and dtype not in X64}
+        if dtype == "float8_e4m3fn":  # JAX passes by 464 on the way, and this dtype has NaN for infinity
+            refs = {op: ref for op, ref in refs.items() if not op.startswith("logsumexp")}
         whole, wrong = unsplit(fns, refs, [x])
         for mesh in map(mx.Mesh, ("x:4", "x:2 y:4") if WHOLE else ("x:4",)):
             layouts = [layout for layout in sampled_layouts(mesh, ("n", "m", "o"), [x], 1000, "") if layout.rules]
