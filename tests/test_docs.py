@@ -263,3 +263,7 @@ def test_commands_elsewhere_are_looked_at_too(tmp_path, shown):
 def test_the_tutorial_shows_the_example_configuration():
     (shown,) = blocks_of(ROOT / "docs" / "train_a_language_model.md", "toml")
     assert (ROOT / "examples" / "books.toml").read_text(encoding="utf-8").endswith(shown.text)
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 200
