@@ -17,7 +17,7 @@ from meshax.bench.calibrate import fastest
 from meshax.models.decoder import KEEP, Decoder, parameter_count
 from meshax.models.presets import PRESETS, preset
 from meshax.optim import by_name, clipped
-from meshax.plan.hardware import of_device
+from meshax.plan.cost.hardware import of_device
 from meshax.train.step import init_state, make_train_step
 
 

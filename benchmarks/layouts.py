@@ -20,8 +20,8 @@ import predictions  # noqa: E402
 import meshax as mx  # noqa: E402
 import transformer  # noqa: E402
 from meshax.bench.calibrate import fastest  # noqa: E402
-from meshax.plan.named_layouts import find_layout, sizes_of  # noqa: E402
-from meshax.plan.search import search  # noqa: E402
+from meshax.plan.search.layout_search import search  # noqa: E402
+from meshax.plan.search.named_layouts import find_layout, sizes_of  # noqa: E402
 from meshax.train.config import TrainConfig  # noqa: E402
 from meshax.train.fitting import step_and_shapes  # noqa: E402
 

@@ -17,10 +17,10 @@ jax.config.update("jax_platforms", "cpu")
 import meshax as mx  # noqa: E402
 from meshax.models.decoder import parameter_count  # noqa: E402
 from meshax.models.presets import PRESETS, Preset, preset  # noqa: E402
-from meshax.plan.hardware import find  # noqa: E402
-from meshax.plan.named_layouts import find_layout, sizes_of  # noqa: E402
-from meshax.plan.search import Candidate, search  # noqa: E402
-from meshax.plan.table import show_bytes, show_seconds  # noqa: E402
+from meshax.plan.cost.hardware import find  # noqa: E402
+from meshax.plan.printing.units import show_bytes, show_seconds  # noqa: E402
+from meshax.plan.search.layout_search import Candidate, search  # noqa: E402
+from meshax.plan.search.named_layouts import find_layout, sizes_of  # noqa: E402
 from meshax.train.preset_steps import training_step  # noqa: E402
 
 PAGES = Path(__file__).parents[1] / "docs" / "presets"

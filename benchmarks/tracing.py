@@ -18,8 +18,8 @@ import decoder_meshax
 import jax
 
 import meshax as mx
-from meshax.plan.communication import collectives_of
-from meshax.plan.walk import read
+from meshax.plan.reading.communication import collectives_of
+from meshax.plan.reading.walk import read
 
 ROOT = Path(__file__).parents[1]
 RESULT = Path(__file__).parent / "results" / "tracing.md"

@@ -1,6 +1,6 @@
 """The collectives of a compiled program, as the communication tests compare them: elements of operands, and times."""
 
-from meshax.plan.compiled import by_operand, compiled_collectives
+from meshax.plan.compile.hlo import by_operand, compiled_collectives
 
 
 def operands(compiled):

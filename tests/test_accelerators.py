@@ -10,7 +10,7 @@ import meshax as mx
 from meshax import nn
 from meshax.models.decoder import DecoderConfig
 from meshax.optim import by_name, clipped
-from meshax.plan.named_layouts import find_layout
+from meshax.plan.search.named_layouts import find_layout
 from meshax.train.fitting import step_and_shapes
 
 LAYOUTS = [

@@ -24,8 +24,8 @@ from .mesh import Mesh
 from .ops import *  # noqa: F403  # what each module of operations lists in its __all__
 from .ops import __all__ as _ops
 from .ops import randomness as random
-from .plan.report import explain as _explain
-from .plan.search import auto_layout
+from .plan.explain.report import explain as _explain
+from .plan.search.layout_search import auto_layout
 from .program import Program, put, spmd
 from .tensor import Tensor, param, tensor
 

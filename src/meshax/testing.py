@@ -23,8 +23,8 @@ from .mesh import Mesh
 from .ops.creation import zeros
 from .ops.gradients import value_and_grad
 from .ops.reduction import sum as sum_
-from .plan import golden as golden_
-from .plan.report import explain
+from .plan.explain import golden as golden_
+from .plan.explain.report import explain
 from .program import Program, spmd
 from .tensor import Tensor, is_tensor, settled_array, tensor
 from .transfer import fill_padding

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from meshax.bench.calibrate import Calibration, Scale, as_text
-from meshax.plan.hardware import Link, load
+from meshax.plan.cost.hardware import Link, load
 
 TINY = Scale(products=((16, 8, 16), (8, 16, 8)), stream=256, messages=(8, 64, 512))
 

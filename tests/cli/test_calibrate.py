@@ -4,7 +4,7 @@ import pytest
 
 from meshax.bench.calibrate import Measurement
 from meshax.cli import main
-from meshax.plan.hardware import Hardware, Link, load
+from meshax.plan.cost.hardware import Hardware, Link, load
 
 
 class FakeCalibration:

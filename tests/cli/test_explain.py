@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 from meshax.cli import main
-from plan.test_html import data_in
+from plan.explain.test_html import data_in
 
 TINY = str(Path(__file__).parents[2] / "examples" / "transformer.py") + ":tiny"
 MESH = ["--mesh", "data:2 model:4"]

@@ -23,7 +23,8 @@ def searched(monkeypatch):
         for n, layout in enumerate(layouts)
     ]
     monkeypatch.setattr(
-        "meshax.plan.search.search", lambda fn, args, meshes, **more: asked.append((meshes, more)) or found
+        "meshax.plan.search.layout_search.search",
+        lambda fn, args, meshes, **more: asked.append((meshes, more)) or found,
     )
     return asked
 

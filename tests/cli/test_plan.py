@@ -20,8 +20,8 @@ def apart(monkeypatch):
         on_stage("compiling")
         return {"plan": {"fits": True}, "text": "fits\n"}
 
-    monkeypatch.setattr("meshax.plan.worker.plan_apart", answer)
-    monkeypatch.setattr("meshax.plan.topology.check_compiler", lambda: None)
+    monkeypatch.setattr("meshax.plan.compile.worker.plan_apart", answer)
+    monkeypatch.setattr("meshax.plan.compile.topologies.check_compiler", lambda: None)
     return asked
 
 
@@ -47,7 +47,7 @@ def test_an_error_of_the_other_process(apart, monkeypatch, capsys):
     def fail(request, on_stage):
         raise MeshaxError("the other process failed.")
 
-    monkeypatch.setattr("meshax.plan.worker.plan_apart", fail)
+    monkeypatch.setattr("meshax.plan.compile.worker.plan_apart", fail)
     assert main(ARGUMENTS) == 1
     assert "meshax: the other process failed." in capsys.readouterr().err
 

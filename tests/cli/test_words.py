@@ -16,7 +16,7 @@ from meshax.cli.words import SPELLINGS, spelled, words_for
 
 SOURCE = Path(__file__).parents[2] / "src" / "meshax"
 # What commands that take no program can raise, and those advices that no command line leads to.
-REACHABLE = ("data", "train", "decode", "mesh.py", "layout.py", "models/presets.py", "plan/named_layouts.py")
+REACHABLE = ("data", "train", "decode", "mesh.py", "layout.py", "models/presets.py", "plan/search/named_layouts.py")
 UNREACHABLE = {
     'make each line a document: per="line".',  # corpus.py says it in its own words
     "keep_last=None keeps all.",

@@ -7,7 +7,7 @@ import pytest
 import meshax as mx
 from meshax.decode.sampling import generate, next_token, sampler
 from meshax.models.decoder import Decoder, DecoderConfig
-from meshax.plan.named_layouts import find_layout
+from meshax.plan.search.named_layouts import find_layout
 
 draws, vocab = mx.dims(draws=2000, vocab=6)
 LOGITS = np.log(np.array([0.3, 0.05, 0.4, 0.1, 0.05, 0.1], np.float32))

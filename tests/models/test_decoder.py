@@ -9,7 +9,7 @@ import pytest
 
 import meshax as mx
 from meshax.models.decoder import KEEP, Decoder, DecoderConfig, parameter_count
-from meshax.plan.named_layouts import find_layout
+from meshax.plan.search.named_layouts import find_layout
 from messages import pinned
 
 SMALL = DecoderConfig(d_model=16, heads=4, d_kv=4, d_ff=24, layers=2, vocab=20, max_length=8, dtype="float32")

@@ -10,7 +10,7 @@ from rich.console import Console
 import meshax as mx
 from meshax.errors import TrainingError
 from meshax.models.decoder import KEEP
-from meshax.plan.report import explain
+from meshax.plan.explain.report import explain
 from meshax.train.config import TrainConfig
 from meshax.train.fitting import fitted, memory_of, step_and_shapes
 from meshax.train.loop import Run, run_config

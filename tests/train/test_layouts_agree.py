@@ -8,7 +8,7 @@ import meshax as mx
 from meshax.models.decoder import Decoder, DecoderConfig
 from meshax.optim.clipping import clipped
 from meshax.optim.named_optimizers import by_name
-from meshax.plan.named_layouts import find_layout
+from meshax.plan.search.named_layouts import find_layout
 from meshax.train.step import init_state, make_train_step
 
 STEPS = 50

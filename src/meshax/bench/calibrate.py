@@ -17,8 +17,8 @@ import numpy as np
 from ..dims import Dim
 from ..mesh import Mesh
 from ..ops import einsum, flip, scan, shift, sum, tanh
-from ..plan.hardware import Hardware, Link
-from ..plan.table import show_bytes, show_count, show_seconds
+from ..plan.cost.hardware import Hardware, Link
+from ..plan.printing.units import show_bytes, show_count, show_seconds
 from ..program import put, spmd
 from ..tensor import Tensor
 

@@ -29,7 +29,7 @@ class Calibrate(Reporting):
         from rich.progress import Progress
 
         from ..bench.calibrate import Calibration, as_text
-        from ..plan.hardware import calibrated_path
+        from ..plan.cost.hardware import calibrated_path
 
         if self.devices < 1:
             raise UsageError(f"there cannot be {self.devices} processors.", fix="--devices 8.")

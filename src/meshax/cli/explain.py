@@ -19,9 +19,9 @@ class Explain(OnLaidOut):
 
     def run(self) -> None:
         """Traces the program and prints the report."""
-        from ..plan.hardware import find
-        from ..plan.table import as_text, predicted
-        from ..plan.terminal import fitted, terminal_width
+        from ..plan.cost.hardware import find
+        from ..plan.explain.text import as_text, predicted
+        from ..plan.printing.terminal import fitted, terminal_width
 
         with usage():
             machine = find(self.hardware or None)

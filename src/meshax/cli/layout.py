@@ -39,11 +39,11 @@ class FindLayout(OnProgram):
         """Searches and prints the best."""
         from ..layout import Layout
         from ..mesh import Mesh
-        from ..plan.candidates import as_dict, as_text
-        from ..plan.hardware import find, parse_bytes
-        from ..plan.search import search
-        from ..plan.targets import blamed, check_target
-        from ..plan.terminal import terminal_width
+        from ..plan.compile.targets import blamed, check_target
+        from ..plan.cost.hardware import find, parse_bytes
+        from ..plan.printing.terminal import terminal_width
+        from ..plan.search.layout_search import search
+        from ..plan.search.text import as_dict, as_text
 
         if self.mesh and self.processors:
             raise UsageError("--mesh or --processors: one of the two.", fix="leave out the other.")

@@ -16,8 +16,8 @@ from ..errors import MeshaxError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..plan.report import Report
-    from ..plan.targets import Target
+    from ..plan.compile.targets import Target
+    from ..plan.explain.report import Report
     from ..program import Program
 
 
@@ -55,7 +55,7 @@ class Reporting(Command):
 
     def report(self, data: dict[str, Any], text: str, folded: bool = True) -> None:
         """Prints the answer: as JSON, or as text, folded where the terminal ends unless it is to stay as it is."""
-        from ..plan.terminal import fitted_lines, terminal_width
+        from ..plan.printing.terminal import fitted_lines, terminal_width
 
         if self.json:
             print(json.dumps(_finite(data), allow_nan=False))
@@ -110,7 +110,7 @@ class OnProgram(Reporting):
         import jax
 
         from ..mesh import Mesh
-        from ..plan.targets import check_target, load_target
+        from ..plan.compile.targets import check_target, load_target
 
         with usage():
             check_target(self.target)
@@ -147,7 +147,7 @@ class OnLaidOut(OnProgram):
         """Raises if the rules cannot be read; whether they fit the program is seen later."""
         from ..layout import Layout
         from ..mesh import Mesh
-        from ..plan.named_layouts import NAMES, find_layout
+        from ..plan.search.named_layouts import NAMES, find_layout
 
         with usage():
             if self.layout.strip() not in NAMES:
@@ -171,8 +171,8 @@ class OnLaidOut(OnProgram):
 
     def explained(self) -> "Report":
         """Traces the program."""
-        from ..plan.report import explain
-        from ..plan.targets import blamed, check_target
+        from ..plan.compile.targets import blamed, check_target
+        from ..plan.explain.report import explain
 
         target, program = self.build()
         with blamed(target.name, check_target(target.name)[0], "cannot be traced"):

@@ -32,10 +32,10 @@ class MakePlan(OnLaidOut):
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         from ..mesh import Mesh
-        from ..plan.targets import check_target
-        from ..plan.terminal import terminal_width
-        from ..plan.topology import CPU, check_compiler, check_size, check_topology, plain_topology
-        from ..plan.worker import plan_apart
+        from ..plan.compile.targets import check_target
+        from ..plan.compile.topologies import CPU, check_compiler, check_size, check_topology, plain_topology
+        from ..plan.compile.worker import plan_apart
+        from ..plan.printing.terminal import terminal_width
 
         self.check_layout()
         self.check_html()

@@ -10,7 +10,7 @@ from pathlib import Path
 from sys import argv
 
 from ..errors import MeshaxError
-from ..plan.worker import user_notes
+from ..plan.compile.worker import user_notes
 from ..train.config import OptimizerOptions, TrainConfig
 from .options import Command, OnProgram, UsageError
 

@@ -24,7 +24,7 @@ from jax.experimental import multihost_utils
 from ..errors import CheckpointError
 from ..layout import Layout, RulesLike, Setting
 from ..mesh import Mesh
-from ..plan.table import show_bytes
+from ..plan.printing.units import show_bytes
 from ..program import put
 from .manifest import Damage, Manifest, find_damage, read_manifest
 from .ownership import Ownership

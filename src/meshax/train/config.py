@@ -18,8 +18,8 @@ from ..models.presets import preset
 from ..optim.clipping import Clipped, clipped
 from ..optim.named_optimizers import by_name
 from ..optim.schedules import by_name as schedule_by_name
-from ..plan.hardware import parse_bytes
-from ..plan.named_layouts import find_layout
+from ..plan.cost.hardware import parse_bytes
+from ..plan.search.named_layouts import find_layout
 from ..program import put
 
 CONFIG = "config.json"

@@ -13,9 +13,9 @@ from ..layout import Layout
 from ..mesh import Mesh
 from ..models.decoder import KEEP, Decoder, DecoderConfig
 from ..optim.clipping import Clipped
-from ..plan.hardware import of_device, parse_bytes
-from ..plan.report import Report, explain
-from ..plan.table import show_bytes
+from ..plan.cost.hardware import of_device, parse_bytes
+from ..plan.explain.report import Report, explain
+from ..plan.printing.units import show_bytes
 from ..program import spmd
 from ..tensor import Tensor
 from .config import AUTO, TrainConfig

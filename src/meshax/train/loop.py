@@ -24,8 +24,8 @@ from ..dims import Dim
 from ..errors import DataError, TrainingError
 from ..mesh import Mesh
 from ..models.decoder import Decoder
-from ..plan.hardware import of_device
-from ..plan.report import Report, explain
+from ..plan.cost.hardware import of_device
+from ..plan.explain.report import Report, explain
 from ..program import spmd
 from ..tensor import Tensor, tensor
 from .checkpoints import Checkpoints

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from ..plan.table import show_bytes
+from ..plan.printing.units import show_bytes
 
 MANIFEST = "manifest.json"
 VERSION = 1

@@ -1,0 +1,1 @@
+"""Programs compiled for machines that need not be there."""

@@ -1,0 +1,74 @@
+"""A plan as text for a terminal."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from ..explain.text import predicted
+from ..printing.terminal import Render, squeezed
+from ..printing.units import show_bytes, show_seconds
+
+if TYPE_CHECKING:
+    from .planning import Plan
+
+_squeezed = partial(squeezed, width=120)
+
+
+def as_text(plan: "Plan", render: Render = _squeezed) -> str:
+    """Returns whether it fits, memory and collectives as the compiler has them beside ours, and the predicted time."""
+    shown = [plan.report.program, _verdict(plan), render(_memory(plan))]
+    if plan.memory is not None:
+        some = [*plan.report.collectives, *plan.collectives]
+        shown.append(render(_collectives(plan)) if some else "no collectives")
+    return "\n".join([*shown, *plan.differences, *_speed(plan)]) + "\n"
+
+
+def _verdict(plan: "Plan") -> str:
+    limit, name = plan.hardware.memory, plan.hardware.name
+    if plan.memory is None:
+        return f"does NOT fit the {show_bytes(limit)} of a {name} processor. The compiler says: {plan.refusal}"
+    share = plan.memory.total / limit
+    verb = "fits" if plan.fits else "does NOT fit"
+    return f"{verb}: {show_bytes(plan.memory.total)} of the {show_bytes(limit)} of a {name} processor, {share:.0%}"
+
+
+def _memory(plan: "Plan") -> Table:
+    table = Table(title="memory on each processor", title_justify="left")
+    for column in ("", "compiler", "our estimate", "of which"):
+        table.add_column(column, justify="right" if column in ("compiler", "our estimate") else "left")
+    own, made = plan.estimate, plan.memory
+    classes = {
+        "arguments": ("parameters", "optimizer", "inputs"),
+        "temporaries": ("activations", "gradients", "temporaries"),
+    }
+    new_results = made.results - made.shared if made else 0
+    compiled = {"arguments": made.arguments, "temporaries": made.temporaries, "results": new_results} if made else {}
+    for name in ("arguments", "temporaries", "results"):
+        parts = [f"{part} {show_bytes(plan.report.memory[part])}" for part in classes.get(name, ())]
+        table.add_row(name, show_bytes(compiled[name]) if made else "-", show_bytes(own[name]), ", ".join(parts))
+    table.add_row("program", show_bytes(made.code) if made else "-", "-", "")
+    table.add_row("total", show_bytes(made.total) if made else "-", show_bytes(own["total"]), "")
+    return table
+
+
+def _collectives(plan: "Plan") -> Table:
+    table = Table(title="collectives of one call, on each processor", title_justify="left")
+    for column in ("", "ours: tensors", "bytes", "compiled: operations", "tensors", "bytes"):
+        table.add_column(column, justify="right" if column else "left")
+    ours, compiled = plan.ours, plan.compiled
+    for kind in ours:
+        a, b = ours[kind], compiled[kind]
+        if a.tensors or b.tensors:
+            table.add_row(
+                kind, f"{a.tensors:,}", show_bytes(a.bytes), f"{b.operations:,}", f"{b.tensors:,}", show_bytes(b.bytes)
+            )
+    return table
+
+
+def _speed(plan: "Plan") -> list[str]:
+    lines, seconds = [predicted(plan.report, plan.hardware)], plan.report.seconds(plan.hardware)
+    if plan.tokens and seconds:
+        lines.append(f"{plan.tokens / seconds:,.0f} tokens/s: {plan.tokens:,} in a call")
+    took = ", ".join(f"{name} {show_seconds(value)}" for name, value in plan.took.items() if value >= 0.05)
+    return [*lines, f"took: {took}"] if took else lines

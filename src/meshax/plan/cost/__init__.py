@@ -1,0 +1,1 @@
+"""What a program costs on some hardware: seconds, and bytes of memory."""

@@ -1,0 +1,213 @@
+"""What processors can do: descriptions of machines, from datasheets or measured by `meshax bench calibrate`.
+
+A processor is what JAX calls a device: a TPU core for v2 to v4, a TPU chip from v5 on, a GPU. Speeds are peaks; the
+`*_efficiency` say what of them a large, well-shaped operation reaches, as measured on microbenchmarks where we have
+the machine (H200, CPU), and assumed alike on its relatives.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...errors import ArgumentError, did_you_mean
+from ..reading.communication import KINDS
+
+_GB, _TERA, _MICRO = 1e9, 1e12, 1e-6
+
+
+@dataclass(frozen=True)
+class Link:
+    """How processors talk along a mesh axis."""
+
+    latency: float  # seconds for a message to arrive
+    bandwidth: float  # bytes a second that one processor sends
+    start: float = 0.0  # seconds until all processors of a collective are there, however far they are
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One kind of processor, and how many of them are joined."""
+
+    name: str
+    flops: Mapping[str, float]  # peak FLOP/s of matrix products, by dtype
+    memory: float  # bytes
+    memory_bandwidth: float  # bytes a second
+    inside: Link  # between processors of one node (a TPU's torus is one node)
+    between: Link | None = None  # between nodes
+    node: int = 0  # processors in a node; 0: all of them
+    tile: int = 1  # matrix products are rounded up to this many rows and columns
+    flops_efficiency: float = 1.0
+    memory_efficiency: float = 1.0
+    overhead: float = 0.0  # seconds it takes to start a kernel
+    slowness: Mapping[str, float] = field(default_factory=dict)  # of a collective's bytes; an all-reduce's are 1
+    measured: bool = False
+
+    def peak(self, dtype: Any) -> float:
+        """Returns the peak FLOP/s of a dtype, that of the nearest wider one if it has none."""
+        wanted = str(dtype)
+        order = ("float8_e4m3fn", "int8", "bfloat16", "float16", "float32", "float64")
+        later = order[order.index(wanted) :] if wanted in order else ("float32",)
+        return next((self.flops[name] for name in later if name in self.flops), min(self.flops.values()))
+
+    def link(self, axes: Sequence[str], axis_sizes: Mapping[str, int]) -> Link:
+        """Returns the slowest link along some axes; the last axes of a mesh are the nearest processors."""
+        if not self.node or self.between is None:
+            return self.inside
+        within, reach = [], 1
+        for axis, size in reversed(list(axis_sizes.items())):
+            reach *= size
+            if reach <= self.node:
+                within.append(axis)
+        return self.inside if all(axis in within for axis in axes) else self.between
+
+    def to_json(self) -> str:
+        """Returns the description as JSON, for `load`."""
+        return json.dumps(asdict(self), indent=2)
+
+
+def _tpu(name: str, bf16: float, gigabytes: float, bandwidth: float, link: float) -> Hardware:
+    return Hardware(
+        name,
+        {"bfloat16": bf16 * _TERA, "float32": bf16 * _TERA / 3},  # float32 takes several passes
+        gigabytes * 2**30,
+        bandwidth * _GB,
+        Link(1 * _MICRO, link * _GB),
+        tile=128,
+        flops_efficiency=0.85,
+        memory_efficiency=0.85,
+        overhead=0.3 * _MICRO,
+    )
+
+
+def _gpu(
+    name: str, bf16: float, tf32: float, gigabytes: float, bandwidth: float, nvlink: float, net: float
+) -> Hardware:
+    return Hardware(
+        name,
+        {"bfloat16": bf16 * _TERA, "float16": bf16 * _TERA, "float32": tf32 * _TERA, "float64": tf32 * _TERA / 8},
+        gigabytes * 1e9,
+        bandwidth * _GB,
+        Link(8 * _MICRO, nvlink * _GB),
+        Link(15 * _MICRO, net * _GB),
+        node=8,
+        tile=64,
+        flops_efficiency=0.80,  # these three as measured on an H200: benchmarks/results/predictions_gpu.md
+        memory_efficiency=0.79,
+        overhead=6 * _MICRO,
+    )
+
+
+# Datasheets: peak TFLOP/s in bfloat16, memory in GiB (TPU) or GB (GPU), GB/s of memory, GB/s of links in one direction.
+KNOWN: dict[str, Hardware] = {
+    hardware.name: hardware
+    for hardware in (
+        _tpu("tpu-v2", 22.5, 8, 350, 31),
+        _tpu("tpu-v3", 61.5, 16, 450, 41),
+        _tpu("tpu-v4", 137.5, 16, 614, 45),
+        _tpu("tpu-v5e", 197, 16, 819, 45),
+        _tpu("tpu-v5p", 459, 95, 2765, 90),
+        _tpu("tpu-v6e", 918, 32, 1640, 90),
+        _gpu("a100", 312, 156, 80, 2039, 300, 25),
+        _gpu("h100", 989, 494, 80, 3350, 450, 50),
+        _gpu("h200", 989, 494, 141, 4800, 450, 50),
+        _gpu("b200", 2250, 1125, 180, 8000, 900, 50),
+        # one of 8 virtual processors on 2 cores, as `meshax bench calibrate` measured it
+        Hardware(
+            "cpu",
+            {"float32": 2.0e10, "bfloat16": 2.0e10},
+            2e9,
+            5.8e9,
+            Link(8 * _MICRO, 2.2e9, 40 * _MICRO),
+            overhead=2 * _MICRO,
+            slowness={"all-gather": 0.9, "reduce-scatter": 1.7, "all-to-all": 4.6, "permute": 1.1},
+        ),
+    )
+}
+
+
+# How JAX calls some TPUs.
+_KINDS = {"tpu v5 lite": "tpu v5e", "tpu v5": "tpu v5p", "tpu v6 lite": "tpu v6e", "tpu v5litepod": "tpu v5e"}
+
+
+def parse_bytes(text: str) -> float:
+    """Reads a size of memory: "16GB", "8GiB", "80e9".
+
+    >>> parse_bytes("16GB"), parse_bytes("8 GiB")
+    (16000000000.0, 8589934592.0)
+    """
+    match = re.fullmatch(r"\s*([\d.]+(?:e\d+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
+    try:
+        number = float(match[1]) if match else 0.0
+    except ValueError:
+        number = 0.0
+    if match is None or not number or (match[3] and not match[2]):
+        raise ArgumentError(
+            f"{text!r} is not a size of memory.",
+            rule="a size is a positive number and a unit: kB, MB, GB, TB, or KiB, MiB, GiB, TiB.",
+            fix="write for example 16GB, 8GiB or 80e9.",
+        )
+    return number * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ")
+
+
+def of_device(kind: str) -> Hardware:
+    """Returns the hardware of a device by JAX's name for its kind, as in "NVIDIA H200"; the CPU if we know none."""
+    words = re.split(r"[\s-]+", _KINDS.get(kind.lower(), kind.lower()))
+    return next((h for name, h in KNOWN.items() if all(part in words for part in name.split("-"))), KNOWN["cpu"])
+
+
+def calibrated_path() -> Path:
+    """Returns where `meshax bench calibrate` keeps what it measured of this machine."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache) / "meshax" / "hardware.json"
+
+
+def load(path: str | Path) -> Hardware:
+    """Reads a description from a JSON file."""
+    try:
+        data = json.loads(Path(path).read_text())
+        between = Link(**data["between"]) if data.get("between") else None
+        made = Hardware(**{**data, "inside": Link(**data["inside"]), "between": between})
+        links = [link for link in (made.inside, made.between) if link is not None]
+        speeds = [made.memory, made.memory_bandwidth, *made.flops.values(), *made.slowness.values()]
+        is_possible = all(n > 0 for n in (*speeds, *(link.bandwidth for link in links)))
+        is_possible = is_possible and all(n >= 0 for link in links for n in (link.latency, link.start))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ArgumentError(
+            f"{str(path)!r} does not describe hardware.",
+            values=f"{type(error).__name__}: {error}",
+            fix="write one with: meshax bench calibrate --out FILE.",
+        ) from error
+    if not made.flops or not is_possible:
+        raise ArgumentError(
+            f"{str(path)!r} does not describe hardware.", rule="speeds and sizes are positive, delays not negative."
+        )
+    if unknown := [kind for kind in made.slowness if kind not in KINDS]:
+        raise ArgumentError(
+            f"{str(path)!r} has the slowness of {unknown[0]!r}, which is no collective.",
+            fix=did_you_mean(unknown[0], KINDS),
+        )
+    return made
+
+
+def find(hardware: "str | Hardware | None") -> Hardware:
+    """Returns the hardware that is meant: a description, a name, a JSON file; None is this machine, or the CPU."""
+    if isinstance(hardware, Hardware):
+        return hardware
+    if hardware is None or hardware == "this":
+        return load(calibrated_path()) if calibrated_path().exists() else KNOWN["cpu"]
+    if not isinstance(hardware, str):
+        raise ArgumentError(f"{hardware!r} is not hardware.", fix='give a name, such as "h200".')
+    if hardware.endswith(".json"):
+        return load(hardware)
+    name = hardware.lower().replace(" ", "-")
+    if name not in KNOWN:
+        raise ArgumentError(
+            f"there is no hardware {hardware!r}.",
+            rule='hardware is a name, "this" for what was calibrated here, or a .json file.',
+            fix=did_you_mean(name, KNOWN),
+        )
+    return KNOWN[name]

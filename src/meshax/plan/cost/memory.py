@@ -1,0 +1,246 @@
+"""How much memory a program needs on one processor, by liveness.
+
+The arguments are there from beginning to end (a result may take over a donated one's). Every other stored value lives
+from the kernel that writes it to the last that reads it; at each kernel we add up what is alive, and inside a loop what
+its body needs on top. The largest sum is the peak, and its parts are named by what they are for. docs/design/reports.md
+says what of XLA's habits is in the sweep.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from ...ops.gradients import GRADIENT
+from ..reading.communication import JOINED, axes_of, is_collective
+from ..reading.kernels import DEAR, Kernel, Kernels
+from ..reading.walk import Step, Value
+
+CLASSES = ("parameters", "optimizer", "gradients", "activations", "temporaries")
+_Use = Counter[str]
+_GAPS = 1.07  # values of many sizes do not pack without gaps
+
+
+@dataclass
+class Memory:
+    """The memory of a program on one processor at its peak, by class."""
+
+    classes: dict[str, int]
+    peak: int
+
+    def as_dict(self) -> dict[str, int]:
+        """Returns bytes by class, and their sum, `peak`."""
+        return {**self.classes, "peak": self.peak}
+
+
+def memory_of(kernels: Kernels, roles: Sequence[str | None], donated: Sequence[bool], on_gpus: bool = False) -> Memory:
+    """Adds up the memory of a program.
+
+    Args:
+        kernels: the program.
+        roles: what each of its inputs is stored as ("param", "optimizer", or None).
+        donated: whether a result may take over an input's memory.
+        on_gpus: whether XLA's compiler for GPUs makes it, which writes less.
+    """
+    names = {"param": "parameters", "optimizer": "optimizer"}
+    arguments: _Use = Counter()
+    for value, role in zip(kernels.block.inputs, roles, strict=True):
+        arguments[names.get(role or "", "inputs")] += value.bytes
+    free = Counter(v.bytes for v, given in zip(kernels.block.inputs, donated, strict=True) if given)
+    results: _Use = Counter()
+    owned = set()
+    for value in dict.fromkeys(map(kernels.root, kernels.block.outputs)):
+        if value in kernels.block.inputs:
+            continue
+        owned.add(value)
+        if free[value.bytes] > 0:
+            free[value.bytes] -= 1
+        else:
+            results["results"] += value.bytes
+            while (earlier := _taken_over(value, kernels, owned)) is not None:
+                owned.add(earlier)
+                value = earlier
+    inside = _Liveness(kernels, owned, on_gpus).peak()
+    total = arguments + results + Counter({name: round(size * _GAPS) for name, size in inside.items()})
+    return Memory({name: total.get(name, 0) for name in (*CLASSES, "inputs", "results")}, sum(total.values()))
+
+
+def _taken_over(result: Value, kernels: Kernels, owned: set[Value]) -> Value | None:
+    """Returns a value, if there is one, that can stand in a result's memory until the result replaces it."""
+    kernel = next((k for k in kernels.own if result in k.writes), None)
+    if kernel is None or not kernel.is_in_place:
+        return None
+    inputs = set(kernels.block.inputs)
+    same = [v for v in kernel.reads if v.bytes == result.bytes and v not in owned and v not in inputs]
+    return next((v for v in same if all(k.position <= kernel.position for k in kernels.own if v in k.reads)), None)
+
+
+class _Liveness:
+    """The sweep over the kernels of one block."""
+
+    def __init__(self, kernels: Kernels, owned: set[Value], on_gpus: bool):
+        """Reads when each value is last needed; `owned` are counted elsewhere."""
+        self.kernels, self.on_gpus = kernels, on_gpus
+        self.owned = owned | set(kernels.block.inputs) | _starts_of_loops(kernels)
+        self.makers = {v: kernel for kernel in kernels.own for v in kernel.writes}
+        gathers = [k for k in kernels.own if k.step.name.startswith("all_gather")]
+        self.starts = self._combined() | {k: self._ready(k) + 0.5 for k in gathers}
+        self.last: dict[Value, float] = {}
+        self.read_in: dict[Value, set[str]] = defaultdict(set)  # phases
+        for kernel in kernels.own:
+            for value in kernel.reads:
+                self.read_in[value].add(kernel.step.phase)
+            for value in (*kernel.reads, *self._transposed_from(kernel)):
+                self.last[value] = max(self.last.get(value, -1), self._start(kernel))
+        for value in map(kernels.root, kernels.block.outputs):
+            self.last[value] = len(kernels.block.steps)
+        if on_gpus:
+            self._compute_again()
+
+    def _compute_again(self) -> None:
+        """Takes out what GPUs compute wherever it is used: what is dear elsewhere, and casts of what a block is given.
+
+        What it is computed from is needed as long. What is returned is stored, and so is what a product reads.
+        """
+        block, root = self.kernels.block, self.kernels.root
+        inputs = set(block.inputs)
+        needed = {root(value) for value in block.outputs}
+        needed |= {root(v) for kernel in self.kernels.own if not kernel.is_fusible for v in kernel.step.inputs}
+        for kernel in reversed(self.kernels.own):
+            cast = kernel.step.name == "convert_element_type" and inputs.issuperset(kernel.reads)
+            if cast or (kernel.step.name in DEAR and needed.isdisjoint(kernel.writes)):
+                self.owned.update(kernel.writes)
+                last = max(self.last.get(value, -1) for value in kernel.writes)
+                self.last.update((value, max(self.last.get(value, -1), last)) for value in kernel.reads)
+
+    def _workspace(self, kernel: Kernel) -> int:
+        return 0 if self.on_gpus else kernel.workspace  # GPUs read operands in any order
+
+    def _transposed_from(self, kernel: Kernel) -> Sequence[Value]:
+        """Returns what a product's transposed operand is computed from: its elementwise part is done again for it."""
+        maker = self.makers.get(self.kernels.root(kernel.step.inputs[0])) if self._workspace(kernel) else None
+        return maker.reads if maker is not None and maker.is_elementwise else ()
+
+    def peak(self) -> _Use:
+        """Returns the bytes by class at the moment when they are most."""
+        alive: dict[Value, str] = {}
+        use: _Use = Counter()
+        best: _Use = Counter()
+        for start, together in groupby(sorted(self.kernels.own, key=self._start), self._start):
+            for kernel in (several := list(together)):
+                for value in kernel.writes:
+                    if value not in self.owned and value not in alive:
+                        alive[value] = self._class(value)
+                        use[alive[value]] += value.bytes
+            now = max((use + self._inside(k) + Counter(temporaries=self._workspace(k)) for k in several), key=_total)
+            best = max(best, now, key=_total)
+            for value in [v for v in alive if self.last.get(v, -1) <= start]:
+                use[alive.pop(value)] -= value.bytes
+        return best
+
+    def _start(self, kernel: Kernel) -> float:
+        """When a kernel runs; a gather as soon as it can, as compilers hide its time behind other work."""
+        return self.starts.get(kernel, kernel.position)
+
+    def _ready(self, kernel: Kernel) -> int:
+        return max((self.makers[v].position for v in kernel.reads if v in self.makers), default=-1)
+
+    def _combined(self) -> dict[Kernel, float]:
+        """All-reduces that do not wait for each other become one, which reads and writes all of them at once."""
+        starts: dict[Kernel, float] = {}
+        first: dict[tuple[str, ...], tuple[int, int]] = {}
+        for kernel in self.kernels.own:
+            if not kernel.step.name.startswith("psum"):
+                continue
+            axes, size = axes_of(kernel.step), sum(v.bytes for v in kernel.writes)
+            position, so_far = first.get(axes, (-1, 0))
+            if self._ready(kernel) >= position or so_far + size > JOINED:
+                position, so_far = kernel.position, 0
+            first[axes] = position, so_far + size
+            starts[kernel] = position
+        return starts
+
+    def _inside(self, kernel: Kernel) -> _Use:
+        """Returns what a loop's or branch's body needs on top of what goes in and comes out."""
+        bodies = [
+            _Liveness(inner, _in_place(kernel.step, inner), self.on_gpus).peak()
+            + _slices(kernel.step, inner, self.on_gpus)
+            for inner in self.kernels.inner.get(kernel.step, ())
+        ]
+        return max(bodies, key=_total, default=Counter())
+
+    def _class(self, value: Value) -> str:
+        users = _users(value)
+        if any(user.scope.endswith(GRADIENT) or user.params.get("name") == GRADIENT for user in users):
+            return "gradients"
+        if value.maker is not None and is_collective(value.maker) and _is_named_gradient(value.maker.inputs[0]):
+            return "gradients"
+        made_forward = value.maker is not None and value.maker.phase == "forward"
+        if made_forward and self.read_in[value] & {"backward", "recompute"}:
+            return "activations"
+        return "temporaries"
+
+
+def _is_named_gradient(value: Value) -> bool:
+    return value.maker is not None and value.maker.params.get("name") == GRADIENT
+
+
+def _total(use: _Use) -> int:
+    return sum(use.values())
+
+
+def _users(value: Value) -> list[Step]:
+    """Returns the steps that use a value, through views of it."""
+    found: list[Step] = []
+    todo = [value]
+    while todo:
+        for step in todo.pop().consumers:
+            found.append(step)
+            if step.name in ("reshape", "transpose", "name", "squeeze", "pvary"):
+                todo.extend(step.outputs)
+    return found
+
+
+def _starts_of_loops(kernels: Kernels) -> set[Value]:
+    """Returns the zeros that loops start from: they are written right where the loop's result will be."""
+    found = set()
+    for step in (k.step for k in kernels.own if k.step.name == "scan"):
+        consts, carry = step.params["num_consts"], step.params["num_carry"]
+        starts = map(kernels.root, step.inputs[consts : consts + carry])
+        found |= {v for v in starts if v.maker is not None and v.maker.name == "broadcast_in_dim"}
+    return found
+
+
+def _in_place(step: Step, body: Kernels) -> set[Value]:
+    """Returns the results of a loop's body that are written right into the loop's.
+
+    Those are the slices of a stacked result, and what is added to a carry, elementwise.
+    """
+    if step.name != "scan":
+        return set()
+    consts, carry = step.params["num_consts"], step.params["num_carry"]
+    makers = {v: kernel for kernel in body.own for v in kernel.writes}
+    carried = zip(map(body.root, body.block.outputs[:carry]), body.block.inputs[consts : consts + carry], strict=True)
+    return {body.root(v) for v in body.block.outputs[carry:] if len(_users(v)) == 0} | {
+        out for out, given in carried if out in makers and makers[out].is_elementwise and given in makers[out].reads
+    }
+
+
+def _slices(step: Step, body: Kernels, on_gpus: bool) -> _Use:
+    """Returns what a scan's slices need.
+
+    That is memory of their own; or a narrower copy of all of them where the body only ever casts them down: XLA does
+    that once, before the loop, unless the casts cost nothing, as on GPUs.
+    """
+    if step.name != "scan":
+        return Counter()
+    first = step.params["num_consts"] + step.params["num_carry"]
+    use: _Use = Counter()
+    for value in body.block.inputs[first:]:
+        casts = {user.outputs[0].bytes for user in value.consumers if user.name == "convert_element_type"}
+        only_cast = casts and all(user.name == "convert_element_type" for user in value.consumers)
+        if only_cast and max(casts) < value.bytes and not on_gpus:
+            use["temporaries"] += max(casts) * step.params["length"]
+        elif value.consumers:
+            use["temporaries"] += value.bytes
+    return use

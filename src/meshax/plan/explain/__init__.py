@@ -1,0 +1,1 @@
+"""The report of a program, as data, text and a page."""

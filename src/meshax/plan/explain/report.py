@@ -1,0 +1,327 @@
+"""What a program does on one processor in one call: the report that `Program.explain` gives.
+
+Everything is read off the trace; no device is touched.
+"""
+
+import inspect
+import json
+import linecache
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ...dims import Dims, show
+from ...layout import Placement, Setting, block_size, canonical
+from ...program import Program, _abstract
+from ...tensor import Tensor, is_tensor
+from ..cost.hardware import KNOWN, Hardware, find
+from ..cost.memory import memory_of
+from ..cost.timing import ASSUMES, Time, collective_time, kernel_time
+from ..reading.communication import Collective, collectives_of
+from ..reading.kernels import Kernels, flops_of, kernels_of
+from ..reading.replication import Duplicate, Sameness, duplicates_of
+from ..reading.walk import Block, explained_tracing, read
+
+_LARGE = 0.01  # of the peak memory: a replicated tensor above this is worth a line
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor that goes into a program or comes out, or a shape met inside, and how it is split."""
+
+    name: str
+    kind: str  # "argument", "result" or "inside"
+    role: str | None
+    dtype: str
+    dims: Dims
+    placement: Placement
+    bytes: int  # on one processor
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """A large tensor that processors along some axes hold alike."""
+
+    name: str
+    dims: str
+    bytes: int
+    axes: tuple[str, ...]
+
+
+@dataclass(eq=False, repr=False)
+class Report:
+    """What a program does on one processor in one call. `str()` it, or look at `to_html`."""
+
+    program: str
+    setting: Setting
+    block: Block
+    tensors: list[Stored]
+    donated: Sequence[bool]
+    _asked: Hardware | None = None  # what seconds were last asked for
+
+    @property
+    def axis_sizes(self) -> dict[str, int]:
+        """The mesh."""
+        return self.setting.mesh.axes
+
+    @cached_property
+    def collectives(self) -> list[Collective]:
+        """Every collective, in the order they run."""
+        return collectives_of(self.block, self.axis_sizes)
+
+    @property
+    def wire_bytes(self) -> int:
+        """The bytes that one processor sends."""
+        return sum(c.wire_bytes * c.count for c in self.collectives)
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        """What reads and writes memory."""
+        return kernels_of(self.block)
+
+    @cached_property
+    def flops(self) -> int:
+        """The FLOPs of the matrix products of one processor."""
+        return sum(flops_of(step) * step.times for step in self.block.all_steps())
+
+    @cached_property
+    def sameness(self) -> Sameness:
+        """Which values processors hold alike."""
+        arguments = [frozenset(axis for axes in t.placement for axis in axes) for t in self._arguments]
+        return Sameness(self.block, arguments)
+
+    @cached_property
+    def duplicates(self) -> list[Duplicate]:
+        """The products that several processors compute alike, by line, the most wasteful first."""
+        flops = {step: flops_of(step) for step in self.block.all_steps() if flops_of(step)}
+        return duplicates_of(flops, self.sameness, self.axis_sizes)
+
+    @property
+    def duplicated_flops(self) -> int:
+        """Of the FLOPs of one processor, those that a rule which separates the processors would save."""
+        return sum(d.wasted for d in self.duplicates)
+
+    @cached_property
+    def memory(self) -> dict[str, int]:
+        """The bytes on one processor at the peak, by class; an estimate."""
+        on_gpus = self.setting.mesh.platform in ("gpu", "cuda")
+        return memory_of(self.kernels, [t.role for t in self._arguments], self.donated, on_gpus).as_dict()
+
+    @cached_property
+    def padding(self) -> dict[str, dict[str, float]]:
+        """For each dim whose blocks hold padding: its size, the size stored, and what of that is wasted."""
+        found: dict[str, dict[str, float]] = {}
+        for (shape, _), placement in self.setting.placements.items():
+            for dim, axes in zip(shape, placement, strict=True):
+                count = self.setting.mesh.count(axes)
+                stored = block_size(dim.size, count) * count
+                waste = 1 - dim.size / stored
+                if waste > found.get(dim.name, {}).get("waste", 0):
+                    found[dim.name] = {"size": dim.size, "stored": stored, "waste": waste}
+        return found
+
+    @cached_property
+    def unused_rules(self) -> list[str]:
+        """The rules that no tensor of the program has a dim for."""
+        layout, seen = self.setting.layout, self.setting.placements
+        every = {dim.name for shape, _ in seen for dim in shape}
+        unused = [f"{dim}:{'+'.join(axes)}" for dim, axes in layout.rules if dim not in every]
+        for role, name, rules in (("param", "params", layout.params), ("optimizer", "optimizer", layout.optimizer)):
+            stored = {dim.name for shape, one in seen if one == role for dim in shape}
+            unused += [f"{name} {dim}:{'+'.join(axes)}" for dim, axes in rules if dim not in stored]
+        return unused
+
+    @cached_property
+    def replicated(self) -> list[Replicated]:
+        """The large tensors that processors hold alike, largest first."""
+        least = self.memory["peak"] * _LARGE
+        found = [
+            Replicated(t.name, show(t.dims, t.placement), t.bytes, self._unsplit(t.placement))
+            for t in self._arguments
+            if t.bytes > least and self._unsplit(t.placement)
+        ]
+        for kernel in self.kernels.all():
+            for value in kernel.writes:
+                if kernel.is_elementwise and 2 * sum(v.bytes for v in kernel.reads) < value.bytes:
+                    continue  # spread out from something small, such as a mask: not worth splitting
+                same = tuple(a for a, n in self.axis_sizes.items() if n > 1 and a not in self.sameness.differs(value))
+                if value.bytes > least and same:
+                    name = f"{kernel.step.source.op or 'a value'} at {kernel.step.source.line}"
+                    found.append(Replicated(name, str(list(value.shape)), value.bytes, same))
+        unique = {(r.name, r.dims): r for r in found}
+        return sorted(unique.values(), key=lambda r: -r.bytes)
+
+    def time(self, hardware: str | Hardware | None = None) -> Time:
+        """Returns the predicted time of one call on some hardware, by what it is spent on."""
+        machine = find(hardware)
+        total = Time(
+            communication=sum(collective_time(c, machine, self.axis_sizes) * c.count for c in self.collectives)
+        )
+        for kernel in self.kernels.all():
+            spent, times = kernel_time(kernel, machine), kernel.step.times
+            total += Time(spent.compute * times, spent.memory * times)
+        return total
+
+    def seconds(self, hardware: str | Hardware | None = None) -> float:
+        """Returns the predicted seconds of one call on some hardware (a name such as "h200", or a description).
+
+        A page that is written later opens on that hardware.
+        """
+        self._asked = find(hardware)
+        return self.time(self._asked).total
+
+    def utilization(self, hardware: str | Hardware | None = None) -> float:
+        """Returns what part of the peak the matrix products reach that the model needs.
+
+        Those that several processors do count once, those done again in the backward pass (`mx.remat`) not at all.
+        """
+        machine = find(hardware)
+        needed = [(s, flops_of(s)) for s in self.block.all_steps() if flops_of(s) and s.phase != "recompute"]
+        ideal = sum(
+            n * s.times / self.sameness.copies(s, self.axis_sizes) / machine.peak(s.inputs[0].dtype) for s, n in needed
+        )
+        return ideal / self.seconds(machine) if ideal else 0.0
+
+    def as_dict(self, hardware: str | Hardware | None = None) -> dict[str, Any]:
+        """Returns all of it as plain data, with times on all known hardware, and on the one that is given."""
+        chosen = None if hardware is None else find(hardware)
+        machines = list((KNOWN if chosen is None else KNOWN | {chosen.name: chosen}).values())
+        times = {h.name: self.time(h) for h in machines}
+        return {
+            "program": self.program.partition("(")[2].partition(",")[0] or self.program,
+            "mesh": self.axis_sizes,
+            "layout": repr(self.setting.layout),
+            "collectives": [self._collective(c, machines) for c in self.collectives],
+            "wire_bytes": self.wire_bytes,
+            "flops": self.flops,
+            "duplicated_flops": self.duplicated_flops,
+            "duplicates": [asdict(d) for d in self.duplicates],
+            "work": self._work(machines),
+            "memory": self.memory,
+            "padding": self.padding,
+            "unused_rules": self.unused_rules,
+            "replicated": [asdict(r) for r in self.replicated],
+            "tensors": [self._tensor(t) for t in self.tensors],
+            "time": {name: {**asdict(t), "total": t.total, "assumes": ASSUMES} for name, t in times.items()},
+            "sources": self._sources(),
+        } | ({} if chosen is None else {"hardware": chosen.name})
+
+    def to_json(self) -> str:
+        """Returns all of it as JSON."""
+        return json.dumps(self.as_dict())
+
+    def to_html(self, path: str | Path, hardware: str | Hardware | None = None) -> Path:
+        """Writes a page to look at; it needs no network to be opened.
+
+        Args:
+            path: the file.
+            hardware: what the page shows times for at first; by default what `seconds` was last asked for.
+        """
+        from .html import render  # the page is large, and most reports are read in a terminal
+
+        target = Path(path)
+        target.write_text(render(self.as_dict(self._asked if hardware is None else hardware)), encoding="utf-8")
+        return target
+
+    def __repr__(self) -> str:
+        """One line; `str()` has the table."""
+        return f"Report({self.program}: {len(self.collectives)} collectives, {self.wire_bytes:,} bytes sent)"
+
+    def __str__(self) -> str:
+        from .text import as_text  # rich is slow to import
+
+        return as_text(self)
+
+    @property
+    def _arguments(self) -> list[Stored]:
+        return [t for t in self.tensors if t.kind == "argument"]
+
+    def _unsplit(self, placement: Placement) -> tuple[str, ...]:
+        used = {axis for axes in placement for axis in axes}
+        return tuple(axis for axis, size in self.axis_sizes.items() if size > 1 and axis not in used)
+
+    def _collective(self, c: Collective, machines: list[Hardware]) -> dict[str, Any]:
+        made = {k: v for k, v in vars(c).items() if k != "source"}
+        return made | {"seconds": {h.name: collective_time(c, h, self.axis_sizes) * c.count for h in machines}}
+
+    def _work(self, machines: list[Hardware]) -> list[dict[str, Any]]:
+        rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for kernel in self.kernels.all():
+            source, times = kernel.step.source, kernel.step.times
+            row = rows.setdefault(
+                (source.line, source.op, kernel.step.phase),
+                {"line": source.line, "op": source.op, "phase": kernel.step.phase, "flops": 0, "bytes": 0, "count": 0}
+                | {"seconds": {h.name: {"compute": 0.0, "memory": 0.0} for h in machines}},
+            )
+            row["flops"] += kernel.flops * times
+            row["bytes"] += kernel.bytes * times
+            row["count"] += times
+            for h in machines:
+                spent = kernel_time(kernel, h)
+                row["seconds"][h.name]["compute"] += spent.compute * times
+                row["seconds"][h.name]["memory"] += spent.memory * times
+        return list(rows.values())
+
+    def _tensor(self, t: Stored) -> dict[str, Any]:
+        dims = [
+            {"name": d.name, "size": d.size, "axes": axes, "block": block_size(d.size, self.setting.mesh.count(axes))}
+            for d, axes in zip(t.dims, t.placement, strict=True)
+        ]
+        return {"name": t.name, "kind": t.kind, "role": t.role, "dtype": t.dtype, "dims": dims, "bytes": t.bytes}
+
+    def _sources(self) -> dict[str, Any]:
+        files = dict.fromkeys(k.step.source.file for k in self.kernels.all() if k.step.source.file)
+        texts = {file: [line.rstrip("\n") for line in linecache.getlines(file)] for file in files}
+        return {Path(file).name: {"first": 1, "lines": lines} for file, lines in texts.items() if lines}
+
+
+def explain(program: Program, *args: Any) -> Report:
+    """Says what a program does, without running it.
+
+    That is every collective with its bytes and the line it comes from, FLOPs, memory, padding, time on given hardware.
+
+    Args:
+        program: what `mx.spmd` made.
+        *args: as for a call; tensors of `jax.ShapeDtypeStruct` do: nothing runs.
+    """
+    fresh = Program(program.fn, program.mesh, program.layout, program.donate)  # its setting records what it is asked
+    given = _abstract(args, fresh.setting)
+    with explained_tracing():
+        closed, results = fresh.trace(*given)
+    tensors = [*_stored(given, "argument", fresh), *_stored(results, "result", fresh)]
+    named = {t.dims for t in tensors}
+    for (shape, role), placement in list(fresh.setting.placements.items()):
+        if shape and shape not in named and role is None:
+            named.add(shape)
+            tensors.append(Stored(show(shape), "inside", role, "", shape, placement, 0))
+    donated = [i in fresh.donate for i, arg in enumerate(args) for _ in jax.tree.leaves(arg, is_leaf=is_tensor)]
+    return Report(repr(program), fresh.setting, read(closed, program.fn), tensors, donated)
+
+
+def _stored(tree: Any, kind: str, program: Program) -> list[Stored]:
+    made = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_tensor):
+        name = (_argument_name(program, path) if kind == "argument" else f"result{jax.tree_util.keystr(path)}") or kind
+        dims, role = (leaf.dims, leaf.role) if isinstance(leaf, Tensor) else ((), None)
+        placement = canonical(program.setting, dims, role)
+        array = leaf._array if isinstance(leaf, Tensor) else leaf
+        shape = program.setting.local_shape(dims, placement) if dims else array.shape
+        size = math.prod(shape) * getattr(array.dtype, "itemsize", 0)
+        made.append(Stored(name, kind, role, str(array.dtype), dims, placement, size))
+    return made
+
+
+def _argument_name(program: Program, path: Any) -> str:
+    """Returns `w['in']` for a leaf of the argument that the function calls `w`."""
+    try:
+        names = list(inspect.signature(program.fn).parameters)
+    except (TypeError, ValueError):
+        names = []
+    number = path[0].idx
+    first = names[number] if number < len(names) else f"args[{number}]"
+    return first + jax.tree_util.keystr(path[1:])

@@ -1,0 +1,61 @@
+"""A report as text for a terminal."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from ..printing.terminal import Render, squeezed
+from ..printing.units import show_bytes, show_count, show_seconds
+from ..reading.communication import merged
+
+if TYPE_CHECKING:
+    from ..cost.hardware import Hardware
+    from .report import Report
+
+_squeezed = partial(squeezed, width=140)
+
+
+def as_text(report: "Report", render: Render = _squeezed) -> str:
+    """Returns the collectives as a table, then what else is worth knowing."""
+    table = Table(title=report.program, title_justify="left")
+    for column in ("collective", "axes", "operand", "times", "bytes sent", "phase", "op", "line"):
+        table.add_column(column, justify="right" if column in ("times", "bytes sent") else "left")
+    for c, times in merged(report.collectives):
+        operand = f"{c.dtype}[{','.join(map(str, c.shape))}]"
+        table.add_row(c.kind, "+".join(c.axes), operand, str(times), f"{c.wire_bytes * times:,}", c.phase, c.op, c.line)
+    shown = render(table if report.collectives else f"{report.program}\nno communication")
+    return "\n".join([shown, *_summary(report)]) + "\n"
+
+
+def _summary(report: "Report") -> list[str]:
+    memory = report.memory
+    classes = ", ".join(f"{name} {show_bytes(n)}" for name, n in memory.items() if n and name != "peak")
+    lines = [
+        f"{report.wire_bytes:,} bytes sent by each processor",
+        f"{show_count(report.flops)}FLOPs of matrix products on each processor",
+        f"{show_bytes(memory['peak'])} of memory at the peak on each processor: {classes}",
+    ]
+    for d in report.duplicates[:5]:
+        who = " and ".join(map(repr, d.axes))
+        lines.append(
+            f"done twice: {d.op or 'a product'} at {d.line}, {show_count(d.wasted)}FLOPs: no rule splits it over {who}"
+        )
+    for name, waste in report.padding.items():
+        lines.append(f"padding: {name}:{waste['size']} is stored as {waste['stored']}, {waste['waste']:.0%} is waste")
+    for r in report.replicated[:5]:
+        lines.append(f"replicated: {r.name} {r.dims}, {show_bytes(r.bytes)} on all processors along {'+'.join(r.axes)}")
+    if report.unused_rules:
+        lines.append(f"rules not used by this program: {', '.join(report.unused_rules)}")
+    return lines
+
+
+def predicted(report: "Report", hardware: "Hardware") -> str:
+    """Returns the predicted time of a call, and what it is spent on."""
+    spent = report.time(hardware)
+    parts = (("computing", spent.compute), ("memory", spent.memory), ("communication", spent.communication))
+    shown = ", ".join(f"{name} {show_seconds(seconds)}" for name, seconds in parts)
+    share = f"{report.utilization(hardware):.0%} of its peak FLOP/s"
+    return (
+        f"{show_seconds(spent.total)} a call predicted on {hardware.name}, {share}: {shown}, as if nothing overlapped"
+    )

@@ -1,0 +1,1 @@
+"""How quantities and tables are printed."""

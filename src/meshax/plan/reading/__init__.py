@@ -1,0 +1,1 @@
+"""Reading a traced program: its steps, what it communicates, what a compiler makes of it."""

@@ -1,0 +1,156 @@
+"""The collectives of a program: what each processor sends, how often, and which line of the user's caused it."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...collectives import PRIMITIVES
+from .walk import Block, Source, Step
+
+_KINDS = {
+    "psum": "all-reduce",
+    "psum_invariant": "all-reduce",
+    "pmax": "all-reduce",
+    "pmin": "all-reduce",
+    "all_gather": "all-gather",
+    "all_gather_invariant": "all-gather",
+    "all_gather_reduced": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_to_all": "all-to-all",
+    "ppermute": "permute",
+}
+KINDS = tuple(dict.fromkeys(_KINDS.values()))
+JOINED = 30 * 2**20  # bytes: XLA joins all-reduces up to this size
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective of a program: what each processor sends, how often, and why."""
+
+    kind: str
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    wire_bytes: int
+    count: int
+    phase: str
+    line: str
+    op: str
+    scope: str
+    source: Source
+    joined: bool = False  # compilers send it along with an earlier one
+
+    @property
+    def elements(self) -> int:
+        """The elements of the operand on one processor."""
+        return math.prod(self.shape)
+
+
+def collectives_of(block: Block, axis_sizes: Mapping[str, int]) -> list[Collective]:
+    """Returns the collectives of a program, those among single processors left out.
+
+    Gradients that wait until the update needs them do not need each other: XLA sums them together, up to a size.
+    """
+    found: list[Collective] = []
+    together: dict[tuple[Any, ...], int] = {}  # the bytes that are on their way
+    for step in block.all_steps():
+        if step.phase == "backward":
+            together.clear()  # these are of another update
+        for record in _records(step, axis_sizes):
+            if record.kind == "all-reduce" and step.phase == "update" and record.phase == "backward":
+                key = (record.axes, record.dtype)
+                size = together.get(key, JOINED) + record.bytes
+                together[key] = size if size <= JOINED else record.bytes
+                record = replace(record, joined=size <= JOINED)
+            found.append(record)
+    return found
+
+
+def is_collective(step: Step) -> bool:
+    """Whether a step communicates (if there is anyone to communicate with)."""
+    return step.name in PRIMITIVES
+
+
+def axes_of(step: Step) -> tuple[str, ...]:
+    """Returns the mesh axes of a collective."""
+    axes = step.params.get("axes") or step.params.get("axis_name")
+    return tuple(axes) if isinstance(axes, tuple | list | frozenset) else (axes,)  # type: ignore[return-value]
+
+
+def _records(step: Step, axis_sizes: Mapping[str, int]) -> Iterator[Collective]:
+    if not is_collective(step):
+        return
+    axes = axes_of(step)
+    processors = math.prod(axis_sizes[axis] for axis in axes)
+    if processors == 1:
+        return
+    kind = _KINDS[step.name]
+    for operand in step.inputs:
+        yield Collective(
+            kind=kind,
+            axes=axes,
+            shape=operand.shape,
+            dtype=str(operand.dtype),
+            bytes=operand.bytes,
+            wire_bytes=wire_bytes(kind, operand.bytes, processors),
+            count=step.times,
+            phase=_phase(step, kind),
+            line=step.source.line,
+            op=step.source.op or _op(step),
+            scope=step.scope,
+            source=step.source,
+        )
+
+
+def _phase(step: Step, kind: str) -> str:
+    """The sum of a gradient belongs to the backward pass, also if it waited until the update needed it."""
+    if step.phase == "update" and kind in ("all-reduce", "reduce-scatter") and _is_gradient(step):
+        return "backward"
+    return step.phase
+
+
+# What a pending sum may go through before it is summed.
+_LINEAR = frozenset(
+    {"name", "pad", "convert_element_type", "reshape", "transpose", "copy"}
+    | {"neg", "mul", "div", "add", "sub", "add_any"}
+)
+
+
+def _is_gradient(step: Step) -> bool:
+    makers = [v.maker for v in step.inputs if v.maker is not None]
+    while makers:
+        maker = makers.pop()
+        if maker.phase == "backward":
+            return True
+        if maker.name in _LINEAR:
+            makers += [v.maker for v in maker.inputs if v.maker is not None]
+    return False
+
+
+def _op(step: Step) -> str:
+    """The operation whose result is communicated, where the line that needs it calls none of ours."""
+    makers = [v.maker for v in step.inputs if v.maker is not None]
+    return makers[0].source.op if makers else ""
+
+
+def wire_bytes(kind: str, size: int, processors: int) -> int:
+    """Returns the bytes that one processor sends in a ring, for an operand of so many bytes."""
+    share = {
+        "all-reduce": 2 * (processors - 1) / processors,
+        "all-gather": processors - 1,
+        "reduce-scatter": (processors - 1) / processors,
+        "all-to-all": (processors - 1) / processors,
+        "permute": 1,
+    }
+    return round(share[kind] * size)
+
+
+def merged(records: Iterable[Collective]) -> list[tuple[Collective, int]]:
+    """Joins records of the same collective of a line: they differ in how often they run."""
+    counts: dict[tuple[Any, ...], list[Any]] = {}
+    for c in records:
+        key = (c.kind, c.axes, c.shape, c.dtype, c.phase, c.op, c.line)
+        counts.setdefault(key, [c, 0])[1] += c.count
+    return [(c, times) for c, times in counts.values()]

@@ -1,0 +1,1 @@
+"""Choosing layouts: by name, or by their predicted cost."""

@@ -1,0 +1,233 @@
+"""Descriptions of hardware: which is meant, which link and which peak count, and their files."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import meshax as mx
+from meshax.plan.cost.hardware import KNOWN, Hardware, Link, calibrated_path, find, load, of_device
+from messages import pinned
+
+NODES = Hardware(
+    "nodes",
+    {"bfloat16": 4e12, "float32": 1e12},
+    memory=1e9,
+    memory_bandwidth=1e9,
+    inside=Link(1e-6, 1e9),
+    between=Link(1e-5, 1e8),
+    node=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "peak"),
+    [("bfloat16", 4e12), ("float32", 1e12), ("int8", 4e12), ("float16", 1e12), ("float64", 1e12), ("uint4", 1e12)],
+)
+def test_the_peak_of_a_dtype_is_that_of_the_nearest_wider(dtype, peak):
+    assert NODES.peak(dtype) == peak
+
+
+@pytest.mark.parametrize(
+    ("mesh", "axes", "inside"),
+    [
+        ("data:4 model:8", "model", True),
+        ("data:4 model:8", "data", False),
+        ("data:4 model:8", "data model", False),
+        ("data:4 model:2", "data", True),
+        ("data:4 model:2", "data model", True),
+        ("data:4 model:16", "model", False),
+        ("a:2 b:2 c:4", "b c", True),
+        ("a:2 b:2 c:4", "a", False),
+    ],
+)
+def test_the_last_axes_are_the_nearest(mesh, axes, inside):
+    sizes = mx.Mesh(mesh, abstract=True).axes
+    assert NODES.link(axes.split(), sizes) == (NODES.inside if inside else NODES.between)
+
+
+def test_without_nodes_all_links_are_alike():
+    alike = replace(NODES, node=0, between=None)
+    assert alike.link(["data"], {"data": 1024, "model": 2}) == alike.inside
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_hardware_makes_sense(name):
+    hardware = KNOWN[name]
+    speeds = [*hardware.flops.values(), hardware.memory, hardware.memory_bandwidth, hardware.inside.bandwidth]
+    assert min(speeds) > 0
+    assert 0 < hardware.flops_efficiency <= 1
+    assert 0 < hardware.memory_efficiency <= 1
+    assert hardware.between is None or hardware.between.bandwidth <= hardware.inside.bandwidth
+
+
+@pytest.mark.parametrize("hardware", [NODES, *KNOWN.values()], ids=lambda h: h.name)
+def test_a_description_survives_its_file(hardware, tmp_path):
+    path = tmp_path / "machine.json"
+    path.write_text(hardware.to_json())
+
+    assert load(path) == hardware
+    assert find(str(path)) == hardware
+
+
+def test_a_file_without_starts_and_paces_is_read(tmp_path):
+    data = json.loads(NODES.to_json())
+    for link in ("inside", "between"):
+        del data[link]["start"]
+    del data["slowness"]
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps(data))
+    assert load(path) == NODES
+
+
+def test_hardware_by_name():
+    assert find("h200") is KNOWN["h200"]
+    assert find("TPU v5p") is KNOWN["tpu-v5p"]
+    assert find(NODES) is NODES
+
+
+def test_this_machine_is_what_was_calibrated(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert find(None) is find("this") is KNOWN["cpu"], "nothing was calibrated yet"
+
+    assert calibrated_path() == tmp_path / "meshax" / "hardware.json"
+    calibrated_path().parent.mkdir()
+    calibrated_path().write_text(NODES.to_json())
+    assert find(None) == find("this") == NODES
+
+    x = mx.tensor([1.0, 2.0], "n")
+    report = mx.spmd(lambda x: x + 1, mx.Mesh("data:1", abstract=True), "").explain(x)
+    assert report.seconds() == report.seconds(NODES) != report.seconds("cpu")
+
+
+def test_without_xdg_the_cache_is_at_home(monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert calibrated_path() == Path.home() / ".cache" / "meshax" / "hardware.json"
+
+
+def written(text):
+    """Writes a file into the current folder, so that messages name it without a path."""
+    Path("machine.json").write_text(text)
+    return "machine.json"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def with_changes(**changes):
+    return json.dumps(json.loads(NODES.to_json()) | changes)
+
+
+test_messages = pinned(
+    {
+        "no such name": (
+            mx.ArgumentError,
+            lambda: find("h20"),
+            """
+            there is no hardware 'h20'.
+              rule: hardware is a name, "this" for what was calibrated here, or a .json file.
+              fix: did you mean "h200"?
+            """,
+        ),
+        "no file": (
+            mx.ArgumentError,
+            lambda: load("nothing.json"),
+            """
+            'nothing.json' does not describe hardware.
+              values: FileNotFoundError: [Errno 2] No such file or directory: 'nothing.json'
+              fix: write one with: meshax bench calibrate --out FILE.
+            """,
+        ),
+        "no JSON": (
+            mx.ArgumentError,
+            lambda: load(written("tea")),
+            """
+            'machine.json' does not describe hardware.
+              values: JSONDecodeError: Expecting value: line 1 column 1 (char 0)
+              fix: write one with: meshax bench calibrate --out FILE.
+            """,
+        ),
+        "a field too many": (
+            mx.ArgumentError,
+            lambda: load(written(with_changes(colour="red"))),
+            """
+            'machine.json' does not describe hardware.
+              values: TypeError: Hardware.__init__() got an unexpected keyword argument 'colour'
+              fix: write one with: meshax bench calibrate --out FILE.
+            """,
+        ),
+        "a link that is missing": (
+            mx.ArgumentError,
+            lambda: load(written(with_changes(inside=None))),
+            """
+            'machine.json' does not describe hardware.
+              values: TypeError: meshax.plan.cost.hardware.Link() argument after ** must be a mapping, not NoneType
+              fix: write one with: meshax bench calibrate --out FILE.
+            """,
+        ),
+        "a link of no speed": (
+            mx.ArgumentError,
+            lambda: load(written(with_changes(inside={"latency": 0.0, "bandwidth": 0}))),
+            """
+            'machine.json' does not describe hardware.
+              rule: speeds and sizes are positive, delays not negative.
+            """,
+        ),
+        "a link that is there before it starts": (
+            mx.ArgumentError,
+            lambda: load(written(with_changes(inside={"latency": 0.0, "bandwidth": 1e9, "start": -1.0}))),
+            """
+            'machine.json' does not describe hardware.
+              rule: speeds and sizes are positive, delays not negative.
+            """,
+        ),
+        "no products": (
+            mx.ArgumentError,
+            lambda: load(written(with_changes(flops=None))),
+            """
+            'machine.json' does not describe hardware.
+              values: AttributeError: 'NoneType' object has no attribute 'values'
+              fix: write one with: meshax bench calibrate --out FILE.
+            """,
+        ),
+        "a pace that is no number": (
+            mx.ArgumentError,
+            lambda: load(written(with_changes(slowness={"permute": float("nan")}))),
+            """
+            'machine.json' does not describe hardware.
+              rule: speeds and sizes are positive, delays not negative.
+            """,
+        ),
+        "the pace of no collective": (
+            mx.ArgumentError,
+            lambda: load(written(with_changes(slowness={"all_gather": 2.0}))),
+            """
+            'machine.json' has the slowness of 'all_gather', which is no collective.
+              fix: did you mean "all-gather"?
+            """,
+        ),
+        "a speed of nothing": (
+            mx.ArgumentError,
+            lambda: load(written(with_changes(memory_bandwidth=0))),
+            """
+            'machine.json' does not describe hardware.
+              rule: speeds and sizes are positive, delays not negative.
+            """,
+        ),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    {
+        "TPU v2": "tpu-v2", "TPU v4": "tpu-v4", "TPU v5 lite": "tpu-v5e", "TPU v5": "tpu-v5p", "TPU v5p": "tpu-v5p",
+        "TPU v6 lite": "tpu-v6e", "NVIDIA H200": "h200", "NVIDIA A100-SXM4-80GB": "a100",
+        "NVIDIA H100 80GB HBM3": "h100", "cpu": "cpu", "something new": "cpu",
+    }.items(),
+)  # fmt: skip
+def test_devices_by_jaxs_names(kind, name):
+    assert of_device(kind).name == name

@@ -1,0 +1,381 @@
+"""Choosing a layout: the priced trace is near the real ones, and the choice is at least as good as the usual ones."""
+
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+import decoder
+import meshax as mx
+import transformer
+from meshax.plan.compile.targets import load_target
+from meshax.plan.cost.hardware import KNOWN, Link
+from meshax.plan.printing.units import show_bytes, show_seconds
+from meshax.plan.search.graph import Graph
+from meshax.plan.search.layout_search import Candidate, _rank, search
+from meshax.plan.search.named_layouts import NAMES, find_layout, sizes_of
+from meshax.plan.search.screen import Screen
+from meshax.train.preset_steps import target_of
+from messages import pinned
+
+MESH = "data:2 model:4"
+TENSOR = "heads:model d_ff:model vocab:model"
+EVERYWHERE = "heads:data+model d_ff:data+model vocab:data+model"
+USUAL = {
+    "data": mx.Layout("batch:data+model"),
+    "model": mx.Layout(EVERYWHERE),
+    "data and model": mx.Layout(f"batch:data {TENSOR}"),
+    "fully sharded": mx.Layout("batch:data+model", params="d_model:data+model"),
+}
+batch, pixels, hidden, classes = mx.dims(batch=128, pixels=784, hidden=1024, classes=10)
+
+
+def described(*dims, dtype=np.float32):
+    return mx.Tensor(jax.ShapeDtypeStruct(tuple(d.size for d in dims), dtype), dims)
+
+
+def mlp(w, images, labels):
+    def loss(w, images, labels):
+        h = mx.relu(mx.einsum(images, w["in"], out=(batch, hidden)))
+        logits = mx.einsum(h, w["out"], out=(batch, classes))
+        return mx.mean(mx.softmax_cross_entropy(logits, labels, over=classes))
+
+    value, grads = mx.value_and_grad(loss)(w, images, labels)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, w, grads), value
+
+
+def mlp_args():
+    w = {"in": mx.param(described(pixels, hidden)), "out": mx.param(described(hidden, classes))}
+    return w, described(batch, pixels), described(batch, dtype=np.int32)
+
+
+def transformer_args():
+    return jax.tree.map(
+        lambda x: mx.Tensor(jax.ShapeDtypeStruct(x.array.shape, x.dtype), x.dims, x.role),
+        (decoder.init(), *decoder.tokens()),
+        is_leaf=lambda x: isinstance(x, mx.Tensor),
+    )
+
+
+@pytest.fixture(scope="module")
+def transformer_choice():
+    return mx.auto_layout(decoder.sgd, mx.Mesh(MESH, abstract=True), *transformer_args(), hardware="cpu")
+
+
+@pytest.mark.parametrize(
+    "rules", ["", "batch:data+model", EVERYWHERE, f"batch:data {TENSOR}", f"length:model {TENSOR}", "d_kv:model"]
+)
+def test_the_screen_is_near_the_real_report(rules):
+    args = transformer_args()
+    layout = mx.Layout(rules)
+    graph = Graph(decoder.sgd, args)
+    axes = ["data", "model"]
+    masks = {n: np.array([sum(1 << axes.index(a) for a in dict(layout.rules).get(n, ()))]) for n in graph.sizes}
+    screen = Screen(graph, {"data": 2, "model": 4}, KNOWN["cpu"], masks)
+    report = mx.spmd(decoder.sgd, mx.Mesh(MESH, abstract=True), layout).explain(*args)
+    np.testing.assert_allclose(screen.wire[0], report.wire_bytes, rtol=0.15, atol=2000)
+    np.testing.assert_allclose(screen.seconds[0], report.seconds("cpu"), rtol=0.25)
+    np.testing.assert_allclose(screen.memory[0], report.memory["peak"], rtol=0.4)
+
+
+def test_the_transformers_layout_is_at_least_as_good_as_the_usual_ones():
+    """The one whose steps benchmarks/layouts.py times; in a smaller one it is the number of collectives that counts."""
+    sizes = transformer.Sizes(8, batch=16, length=128, vocab=1024, d_model=128, d_k=32, dtype="float32")
+    step, args, donate = transformer.training_step(sizes)
+    best = search(step, args, [mx.Mesh(MESH, abstract=True)], hardware="cpu", donate=donate)[0]
+    for name, layout in USUAL.items():
+        usual = mx.spmd(step, mx.Mesh(MESH, abstract=True), layout, donate).explain(*args)
+        assert best.seconds <= usual.seconds("cpu") * 1.001, name
+        assert best.wire_bytes <= usual.wire_bytes, name
+
+
+def test_the_mlps_layout_is_at_least_as_good_as_the_usual_ones():
+    mesh, args = mx.Mesh("rows:2 cols:4", abstract=True), mlp_args()
+    best = mx.auto_layout(mlp, mesh, *args, hardware="cpu")[0]
+    usual = ["batch:rows+cols", "hidden:rows+cols", "batch:rows hidden:cols"]
+    layouts = [*map(mx.Layout, usual), mx.Layout("batch:rows+cols", params="hidden:rows+cols")]
+    reports = [mx.spmd(mlp, mesh, layout).explain(*args) for layout in layouts]
+    assert best.layout == mx.Layout("hidden:rows+cols")
+    assert best.wire_bytes <= min(r.wire_bytes for r in reports)
+    assert best.seconds <= min(r.seconds("cpu") for r in reports)
+
+
+def test_candidates_are_ranked_with_reasons(transformer_choice):
+    seconds = [c.seconds for c in transformer_choice]
+    assert 1 < len(transformer_choice) <= 10
+    assert seconds == sorted(seconds) or max(np.diff(seconds)) > -0.01 * max(seconds)
+    assert len({c.layout for c in transformer_choice}) == len(transformer_choice)
+    best = transformer_choice[0]
+    assert [part.split(" ")[0] for part in best.why.split("; ")] == [
+        f"{name}:{'+'.join(axes)}" for name, axes in best.layout.rules
+    ]
+    report = mx.spmd(decoder.sgd, mx.Mesh(MESH, abstract=True), best.layout).explain(*transformer_args())
+    assert (best.seconds, best.memory, best.wire_bytes) == (
+        report.seconds("cpu"), report.memory["peak"], report.wire_bytes
+    )  # fmt: skip
+
+
+def said(report, other):
+    """What `explain` gives without a rule, and with it, in the words of a reason."""
+    amounts = [other.memory["peak"] - report.memory["peak"], other.seconds("cpu") - report.seconds("cpu")]
+    shown = [show_bytes(abs(amounts[0])), show_seconds(abs(amounts[1]))]
+    saves, costs = ([text for a, text in zip(amounts, shown, strict=True) if a * sign > 0] for sign in (1, -1))
+    return " and ".join(f"{verb} {' and '.join(some)}" for verb, some in (("saves", saves), ("costs", costs)) if some)
+
+
+def test_reasons_are_what_explain_gives_with_and_without(transformer_choice):
+    mesh, args = mx.Mesh(MESH, abstract=True), transformer_args()
+
+    def explain(rules, **roles):
+        return mx.spmd(decoder.sgd, mesh, mx.Layout(rules, **roles)).explain(*args)
+
+    for c in transformer_choice[:4]:
+        roles = {"params": dict(c.layout.params), "optimizer": dict(c.layout.optimizer)}
+        parts = c.why.split("; ")
+        for (name, axes), part in zip(c.layout.rules, parts, strict=False):
+            without = explain({n: a for n, a in c.layout.rules if n != name}, **roles)
+            assert part == f"{name}:{'+'.join(axes)} {said(c.report, without)}"
+        if c.layout.params or c.layout.optimizer:
+            assert parts[len(c.layout.rules)].endswith(said(c.report, explain(dict(c.layout.rules))))
+
+
+def test_layouts_that_are_the_same_are_listed_once():
+    """On 8 processors in four meshes: one axis of 8 and two of 2 and 4 together, axes of size 1, nothing split."""
+    found = mx.auto_layout(mlp, 8, *mlp_args(), hardware="cpu")
+    costs = [(c.memory, c.wire_bytes, f"{c.seconds:.9g}") for c in found]
+    assert len(set(costs)) == len(costs)
+    assert not [c for c in found for _, axes in c.layout.all_rules() if any(c.mesh.axes[a] == 1 for a in axes)]
+
+
+def test_a_program_that_is_too_small_for_the_mesh():
+    mesh = mx.Mesh("data:8", abstract=True)
+    best, *others = mx.auto_layout(mlp, mesh, *mlp_args(), hardware="h200")
+    assert best.layout == mx.Layout() and others
+    small = "nothing is split: nothing is sent; the program is too small to gain by splitting over data"
+    assert best.why == small
+    assert not [c for c in others if "too small" in c.why]
+
+
+def test_an_axis_that_the_best_leaves_idle():
+    mesh = mx.Mesh("rows:2 cols:4", abstract=True)
+    best = mx.auto_layout(mlp, mesh, *mlp_args(), hardware="h200", pins="hidden:rows")[0]
+    assert best.layout.rules == (("hidden", ("rows",)),)
+    assert best.why.endswith("; no layout that splits over cols as well is faster")
+
+
+def test_a_program_that_returns_nothing_needs_nothing():
+    found = mx.auto_layout(lambda x: None, mx.Mesh(MESH, abstract=True), described(batch), hardware="h200")
+    assert found[0].layout == mx.Layout()
+    assert {(c.seconds, c.memory, c.wire_bytes) for c in found} == {(0, 0, 0)}
+
+
+def test_mesh_tensorflows_example():
+    """It minimises memory; so do we among layouts of one speed, and here nothing needs to be sent at all."""
+    a, b, c = mx.dims(a=10, b=5, c=20)
+    mesh = mx.Mesh("m1:4 m2:2", abstract=True)
+    best = mx.auto_layout(lambda x, y: mx.einsum(x, y, over=b), mesh, described(a, b), described(b, c))[0]
+    assert best.layout == mx.Layout("a:m2 c:m1")  # 10 over 2 and 20 over 4: no padding, no communication
+    assert best.wire_bytes == 0
+    assert "a:m2 saves" in best.why and "c:m1 saves" in best.why
+
+
+def test_pins_and_exclusions_hold():
+    mesh, args = mx.Mesh("rows:2 cols:4", abstract=True), mlp_args()
+    for pins in ("batch:rows", {"batch": "rows", "hidden": ""}):
+        for c in mx.auto_layout(mlp, mesh, *args, hardware="cpu", pins=pins):
+            assert dict(c.layout.rules)["batch"] == ("rows",)
+            assert isinstance(pins, str) or "hidden" not in dict(c.layout.rules)
+    for c in search(mlp, args, [mesh], hardware="cpu", exclude=["hidden", "pixels"]):
+        assert not {"hidden", "pixels"} & set(dict(c.layout.rules))
+
+
+def test_a_memory_limit_chooses_another_layout():
+    args, mesh = mlp_args(), mx.Mesh("rows:2 cols:4", abstract=True)
+    free = mx.auto_layout(mlp, mesh, *args, hardware="h200")[0]
+    tight = mx.auto_layout(mlp, mesh, *args, hardware="h200", memory=2e6)[0]
+    assert free.memory > 2e6 >= tight.memory
+    assert tight.seconds >= free.seconds
+
+
+def test_a_number_of_processors_chooses_the_mesh_too():
+    found = mx.auto_layout(mlp, 8, *mlp_args(), hardware="cpu")
+    assert all(c.mesh.size == 8 for c in found)
+    assert found[0].layout.rules
+
+
+def test_parameters_are_stored_split_where_memory_asks_for_it():
+    mesh, args = mx.Mesh("data:8", abstract=True), mlp_args()
+    found = mx.auto_layout(mlp, mesh, *args, hardware="cpu", pins="batch:data")
+    assert any(c.layout.params for c in found)
+    stored = next(c for c in found if c.layout.params)
+    assert "params" in stored.why
+
+
+def test_layouts_that_fit_only_with_their_parameters_split_are_found():
+    step, mesh = load_target(target_of("lm-0.14b")), mx.Mesh("data:64", abstract=True)
+    limit = 0.6 * mx.spmd(step.fn, mesh, "batch:data", step.donate).explain(*step.args).memory["peak"]
+    options = {"hardware": "tpu-v3", "memory": limit, "pins": "batch:data", "donate": step.donate}
+    found = search(step.fn, step.args, [mesh], **options)
+    assert found and all(c.memory <= limit and c.layout.params for c in found)
+
+
+def test_mirrored_layouts_are_listed_once():
+    found = mx.auto_layout(mlp, mx.Mesh("rows:2 cols:2", abstract=True), *mlp_args(), hardware="cpu")
+    shown = [str(c.layout) for c in found]
+    swapped = [text.replace("rows", "?").replace("cols", "rows").replace("?", "cols") for text in shown]
+    assert not {a for a, b in zip(shown, swapped, strict=True) if a != b} & set(swapped)
+    pinned_one = mx.auto_layout(mlp, mx.Mesh("rows:2 cols:2", abstract=True), *mlp_args(), pins="hidden:cols")
+    assert all(dict(c.layout.rules)["hidden"] == ("cols",) for c in pinned_one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("axes", "hardware"), [("data:16 model:2", "tpu-v2"), ("data:4 model:8", "h100")])
+def test_a_language_models_layout_is_at_least_as_good_as_those_with_names(axes, hardware):
+    """Fully sharded, and sequence parallel, where `length` and `vocab` share an axis, are among them."""
+    step, mesh = load_target(target_of("lm-0.14b")), mx.Mesh(axes, abstract=True)
+    best = search(step.fn, step.args, [mesh], hardware=hardware, donate=step.donate)[0]
+    for name in NAMES:
+        layout = find_layout(name, mesh, sizes=sizes_of(step.args))
+        named = mx.spmd(step.fn, mesh, layout, step.donate).explain(*step.args)
+        assert best.seconds <= named.seconds(hardware) * 1.001, name
+
+
+def test_the_screen_knows_the_arguments_and_the_sums_that_are_returned():
+    """What a layout saves in arguments, and costs in a sum that is only returned, is in its reasons."""
+    mesh = mx.Mesh("data:2", abstract=True)
+    found = mx.auto_layout(lambda x: mx.sum(x * x), mesh, described(batch), hardware="cpu")
+    whys = {str(c.layout): c.why for c in found}
+    assert found[0].layout == mx.Layout()
+    assert "batch:data saves 256 bytes and costs 56 us" in whys['Layout("batch:data")']
+    graph = Graph(mlp, mlp_args())
+    assert [graph.of(v) for v in graph.block.inputs][:2] == [("pixels", "hidden"), ("hidden", "classes")]
+
+
+def test_a_pending_sum_that_is_summed_on_is_still_pending_for_others():
+    rows, cols, inner = mx.dims(rows=16, cols=24, inner=32)
+
+    def fn(x, y):
+        z = mx.einsum(x, y, over=inner)
+        return mx.tanh(z), mx.sum(z, rows)
+
+    args = described(rows, inner), described(inner, cols)
+    graph, mesh = Graph(fn, args), mx.Mesh("data:4", abstract=True)
+    masks = {name: np.array([int(name == "inner")]) for name in graph.sizes}
+    screen = Screen(graph, mesh.axes, KNOWN["cpu"], masks)
+    report = mx.spmd(fn, mesh, "inner:data").explain(*args)
+    assert screen.wire[0] == pytest.approx(report.wire_bytes, rel=0.1)
+
+
+def test_the_screen_starts_the_sums_of_gradients_once():
+    graph = Graph(mlp, mlp_args())
+    masks = {name: np.array([int(name == "batch")]) for name in graph.sizes}
+    slow = replace(KNOWN["cpu"], inside=Link(0.0, 1e12, start=1.0))
+    screen = Screen(graph, {"data": 8}, slow, masks)
+    report = mx.spmd(mlp, mx.Mesh("data:8", abstract=True), "batch:data").explain(*mlp_args())
+    assert round(report.time(slow).communication) == 2  # the loss, and both gradients
+    assert round(screen.communication[0]) == 2
+
+
+def test_layouts_that_are_equal_in_three_digits_are_ranked_by_their_rules():
+    def candidate(rules, seconds, memory):
+        return Candidate(mx.Layout(rules), mx.Mesh("data:2", abstract=True), seconds, memory, 0, "", None)
+
+    longer = candidate("batch:data hidden:data", 1.0, 1_000_000)
+    shorter = candidate("batch:data", 1.001, 1_000_500)
+    smaller = candidate("classes:data pixels:data", 1.002, 900_000)
+    assert sorted([longer, shorter, smaller], key=_rank) == [smaller, shorter, longer]
+
+
+def test_what_has_no_dims_has_one_layout():
+    assert {c.layout for c in mx.auto_layout(lambda x: x + 1, 2, 3.0)} == {mx.Layout()}
+
+
+def test_memory_and_pins_in_other_words():
+    mesh, args = mx.Mesh("rows:2 cols:4", abstract=True), mlp_args()
+    one = mx.auto_layout(mlp, mesh, *args, hardware="h200", memory="3MB", pins=mx.Layout("batch:rows"))
+    assert one == mx.auto_layout(mlp, mesh, *args, hardware="h200", memory=3e6, pins="batch:rows")
+    assert all(c.mesh.size == 4 for c in mx.auto_layout(mlp, np.int64(4), *args))
+
+
+def test_three_axes():
+    best = mx.auto_layout(mlp, mx.Mesh("x:2 y:2 z:2", abstract=True), *mlp_args(), hardware="cpu")[0]
+    assert best.wire_bytes <= 8960
+
+
+MISTAKES = {
+    "nothing fits": (
+        mx.LayoutError,
+        lambda: mx.auto_layout(lambda x: x * 2, mx.Mesh("rows:2", abstract=True), described(batch), memory=100),
+        """
+        no layout fits 100 bytes on each processor.
+          values: the closest tried is Layout("batch:rows") on Mesh(rows:2, abstract): 512 bytes, 412 bytes too much
+          rule: parameters, gradients, optimizer state, activations and temporaries of a step must fit at once.
+          fix: use more processors, a smaller batch, mx.remat around the layers, or mx.param on what is stored.
+        """,
+    ),
+    "no mesh": (
+        mx.ArgumentError,
+        lambda: mx.auto_layout(lambda x: x, "rows:2", described(batch)),
+        """
+        'rows:2' is neither a mesh nor a number of processors.
+          fix: pass mx.Mesh("data:2 model:4"), or 8.
+        """,
+    ),
+    "negative memory": (
+        mx.ArgumentError,
+        lambda: mx.auto_layout(lambda x: x, 2, described(batch), memory=-1),
+        """
+        -1 bytes is not a memory limit.
+          fix: give a positive number of bytes.
+        """,
+    ),
+    "pinned and excluded": (
+        mx.LayoutError,
+        lambda: search(lambda x: x, (described(batch),), processors=2, pins="batch:data", exclude=["batch"]),
+        """
+        the dim 'batch' is pinned and excluded.
+          fix: choose one of the two.
+        """,
+    ),
+    "pins that collide": (
+        mx.LayoutError,
+        lambda: mx.auto_layout(lambda x: x * 2, 2, described(batch, hidden), pins="batch:data hidden:data"),
+        """
+        the pins split 'batch' and 'hidden' over 'data', and they meet in an operation.
+          rule: an axis splits at most one of the dims that meet in a tensor.
+          fix: pin one of them to another axis.
+        """,
+    ),
+    "no hardware": (
+        mx.ArgumentError,
+        lambda: mx.auto_layout(lambda x: x, 2, described(batch), hardware=5),
+        """
+        5 is not hardware.
+          fix: give a name, such as "h200".
+        """,
+    ),
+    "unknown pin": (
+        mx.LayoutError,
+        lambda: mx.auto_layout(lambda x: x, 2, described(batch), pins="batches:data"),
+        """
+        the program has no dim 'batches' to pin or exclude.
+          fix: did you mean "batch"?
+        """,
+    ),
+    "pin to no axis": (
+        mx.LayoutError,
+        lambda: mx.auto_layout(lambda x: x, 2, described(batch), pins="batch:rows"),
+        """
+        the pin "batch:rows" names no axis of the mesh.
+          values: Mesh(data:1 model:2, abstract)
+          fix: known names: data, model.
+        """,
+    ),
+}
+test_messages = pinned(MISTAKES)
+
+
+def test_a_function_that_does_not_trace():
+    with pytest.raises(mx.MeshaxError, match="cannot be traced"):
+        mx.auto_layout(lambda x: x if bool(mx.sum(x).array > 0) else -x, 2, described(batch))
