@@ -71,4 +71,4 @@ def arguments():
 
 
 def trace(mesh, arguments):
-    return mx.spmd(step, mesh, LAYOUT).jaxpr(*arguments)
+    return mx.spmd(step, mesh, LAYOUT).trace(*arguments).jaxpr

@@ -49,7 +49,7 @@ def main():
     data = mx.spmd(batch, mesh, options.layout)()
     made = mx.spmd(init, mesh, options.layout)
     key = jax.random.key(2)
-    report = step.explain(made.shapes(), data, key)
+    report = step.explain(made.trace().results, data, key)
     state = {"now": made()}
 
     def once():

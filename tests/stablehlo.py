@@ -4,8 +4,6 @@ import math
 import re
 from collections import Counter
 
-from meshax.program import _abstract
-
 _KINDS = {
     "stablehlo.all_reduce": "all-reduce",
     "stablehlo.all_gather": "all-gather",
@@ -17,7 +15,7 @@ _KINDS = {
 
 def collectives(program, *args):
     """Returns {(kind, operand shape, operand bytes, processors): times}; a permute's processors are None."""
-    lowered = program._jitted.lower(*_abstract(args, program.setting))
+    lowered = program.lower(*args)
     module = lowered.compiler_ir("stablehlo")
     functions = {op.attributes["sym_name"].value: op for op in module.body if op.operation.name == "func.func"}
     found = Counter()

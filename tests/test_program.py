@@ -1,5 +1,7 @@
 """Programs: one trace, no copies between calls, and a layout that never leaks into another program."""
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -266,6 +268,53 @@ def test_jax_map_goes_through_a_program():
     scaled = jax.lax.map(lambda n: program(counting(hidden), n).array[:10], jnp.arange(3.0))
 
     np.testing.assert_array_equal(scaled, np.arange(3)[:, None] * np.arange(10))
+
+
+@pytest.mark.parametrize("on", [mesh, nowhere], ids=["devices", "abstract"])
+def test_a_trace_has_the_shapes_of_what_goes_in_and_comes_out(on):
+    program = mx.spmd(lambda w, x: (w, mx.einsum(x, w, over=hidden)), on, "batch:rows hidden:cols", donate=0)
+    trace = program.trace(described(hidden, length), described(batch, hidden))
+
+    assert [x.dims for x in trace.arguments] == [(hidden, length), (batch, hidden)]
+    assert [x.array.shape for x in trace.arguments] == [(12, 4), (6, 12)]  # as stored: 10 over 4 is 3 each
+    assert [x.dims for x in trace.results] == [(hidden, length), (batch, length)]
+    assert all(isinstance(x.array, jax.ShapeDtypeStruct) for x in (*trace.arguments, *trace.results))
+    assert trace.donated == [True, False]
+    assert trace.shapes[(batch, length), None] == (("rows",), ())
+    assert "psum" in str(trace.jaxpr)
+
+
+def test_a_trace_knows_no_shapes_of_another():
+    program = mx.spmd(lambda x: x + 1.0, nowhere, "batch:rows")
+    program.trace(described(batch, hidden))
+
+    assert set(program.trace(described(batch)).shapes) == {((batch,), None)}
+
+
+def test_a_lowered_program_is_that_of_the_call():
+    program = mx.spmd(lambda x: mx.sum(x), mesh, "batch:rows")
+    lowered = program.lower(described(batch))
+
+    assert "stablehlo.all_reduce" in lowered.as_text()
+    memory, of_compiled = (one.memory_analysis() for one in (lowered.compile(), program.compile(described(batch))))
+    assert memory.output_size_in_bytes == of_compiled.output_size_in_bytes
+
+
+def test_arguments_are_given_by_position():
+    with pytest.raises(TypeError, match="the program double takes arguments by position, not x="):
+        mx.spmd(double, mesh, "")(x=counting(batch))
+
+
+def double(x):
+    return 2 * x
+
+
+def test_editors_see_what_a_program_offers():
+    signature = inspect.signature(mx.Program.explain)
+
+    assert mx.Program.explain.__module__ == "meshax.program"
+    assert signature.return_annotation == "Report" and mx.Program.explain.__doc__
+    assert mx.Program[[mx.Tensor], mx.Tensor]  # of the function's arguments and result
 
 
 @pytest.mark.parametrize("on", [mesh, nowhere], ids=["devices", "abstract"])

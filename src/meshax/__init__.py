@@ -24,13 +24,11 @@ from .mesh import Mesh
 from .ops import *  # noqa: F403  # what each module of operations lists in its __all__
 from .ops import __all__ as _ops
 from .ops import randomness as random
-from .plan.explain.report import explain as _explain
 from .plan.search.layout_search import auto_layout
 from .program import Program, put, spmd
 from .tensor import Tensor, param, tensor
 
 _widen_cpu_pool()
-Program.explain = _explain  # type: ignore[attr-defined]  # reading programs stands above making them
 
 __version__ = "0.1.0"
 

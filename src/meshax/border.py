@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import jax.extend.core
 from jax.interpreters import ad, batching, mlir
 
-Array = Any
+from .compat import Array
+
 Axes = tuple[str, ...]
 
 

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .compat import is_traced, own_trace, varying_axes
+from .compat import Array, is_traced, own_trace, varying_axes
 
-Array = Any
 Axes = tuple[str, ...]
 
 PRIMITIVES = frozenset(

@@ -16,6 +16,7 @@ import jax.extend
 import jax.extend.core
 from jax.interpreters import ad, partial_eval
 
+Array = Any  # of JAX or of numpy, or a tracer: jax.Array's own type knows less than they all can
 _NONE: frozenset[str] = frozenset()
 
 

@@ -2,12 +2,14 @@
 
 `spmd` traces the function once, under `jax.shard_map`, with the layout ambient. Every leaf of the arguments is placed
 on the mesh before the call, so what a call returns goes into the next one without a copy and without a second trace.
+Whoever wants to know something of a program without running it takes its `Trace`.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,17 +17,21 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from . import collectives
-from .compat import is_traced, varying_axes
-from .dims import show
+from .compat import Array, is_traced, varying_axes
+from .dims import Dims, show
 from .errors import ArgumentError, MeshError, ShapeError
-from .layout import Layout, RulesLike, Setting, ambient, canonical, current, partition_spec
+from .layout import Layout, Placement, RulesLike, Setting, ambient, canonical, current, partition_spec
 from .mesh import Mesh
 from .ops.gradients import casting, differentiates_copies
 from .slices import check
 from .tensor import DerivativeOfCopies, Tensor, check_same_everywhere, is_tensor, settled_array
 from .transfer import crop, pad_to
 
-Array = Any
+if TYPE_CHECKING:
+    from .plan.explain.report import Report
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # XLA's CPU client (jax before 0.12) deadlocks when about 32 executions wait for their turn: the waiting ones hold the
 # threads that a running collective needs on the other devices. So on CPUs, calls run at most this far ahead.
@@ -33,19 +39,37 @@ _CALLS_AHEAD = 2
 _in_flight: deque[Array] = deque()
 
 
-class Program:
-    """A function that runs on a mesh under a layout. Call it as the function."""
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A program as it is traced for some arguments. Nothing has run."""
 
-    def __init__(
-        self, fn: Callable[..., Any], mesh: Mesh, layout: Layout | RulesLike, donate: int | Sequence[int] = ()
-    ):
-        self.fn = fn
+    jaxpr: Any
+    arguments: tuple[Any, ...]  # as they would be placed, with shapes in place of arrays
+    results: Any  # what a call would return, likewise
+    donated: list[bool]  # for each leaf of the arguments
+    setting: Setting  # that of this trace alone
+    _traced: Any
+
+    @property
+    def shapes(self) -> Mapping[tuple[Dims, str | None], Placement]:
+        """The shapes met, each in its role, and how they are placed."""
+        return self.setting.placements
+
+    def lower(self) -> Any:
+        """Returns JAX's own lowered program: `.compile()`, `.compiler_ir("stablehlo")`."""
+        return self._traced.lower()
+
+
+class Program(Generic[P, R]):
+    """A function that runs on a mesh under a layout. Call it as the function, with arguments by position."""
+
+    def __init__(self, fn: Callable[P, R], mesh: Mesh, layout: Layout | RulesLike, donate: int | Sequence[int] = ()):
+        self.fn: Callable[..., R] = fn
         self.setting = _setting(mesh, layout)
         self.donate = (donate,) if isinstance(donate, int) else tuple(donate)
         named = fn.func if isinstance(fn, partial) else fn
         self.__name__ = getattr(named, "__name__", type(named).__name__)
-        # beside the result, something to wait for that no later call can be donated
-        self._jitted = jax.jit(lambda *args: (self._call(*args), jnp.zeros(())), donate_argnums=self.donate)
+        self._jitted = jax.jit(self._call, donate_argnums=self.donate)
 
     @property
     def mesh(self) -> Mesh:
@@ -57,8 +81,10 @@ class Program:
         """The rules."""
         return self.setting.layout
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: P.args, **named: P.kwargs) -> R:
         """Places the arguments on the mesh and runs."""
+        if named:
+            raise TypeError(f"the program {self.__name__} takes arguments by position, not {', '.join(named)}=")
         _check_outside("a program cannot be called inside a program.", f"call its function, {self.__name__}, instead.")
         if not self.mesh.has_devices:
             raise MeshError(
@@ -73,26 +99,23 @@ class Program:
                 _in_flight.popleft().block_until_ready()
         return result
 
-    def trace(self, *args: Any) -> tuple[Any, Any]:
-        """Returns the traced program, and what a call would return, with shapes in place of arrays. Nothing runs.
+    def trace(self, *args: Any) -> Trace:
+        """Traces the program, anew each time. Arguments may be `jax.ShapeDtypeStruct` tensors: nothing runs."""
+        setting = Setting(self.mesh, self.layout)
+        arguments = _abstract(args, setting)
 
-        Arguments may be `jax.ShapeDtypeStruct` tensors.
-        """
-        given = _abstract(args, self.setting)
+        def trace(casts: bool) -> tuple[Any, Any]:
+            traced = jax.jit(partial(self._run, setting, casts=casts), donate_argnums=self.donate).trace(*arguments)
+            return traced.jaxpr, traced
 
-        def traced(casts: bool) -> tuple[Any, Any]:
-            made = jax.make_jaxpr(partial(self._run, casts=casts), return_shape=True)(*given)
-            return made[0], made
+        traced = _checked(trace)
+        results = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), traced.out_info[0])
+        donated = [i in self.donate for i, arg in enumerate(args) for _ in jax.tree.leaves(arg, is_leaf=is_tensor)]
+        return Trace(traced.jaxpr, arguments, results, donated, setting, traced)
 
-        return _checked(traced)
-
-    def jaxpr(self, *args: Any) -> Any:
-        """Returns the traced program. Arguments may be `jax.ShapeDtypeStruct` tensors: nothing runs."""
-        return self.trace(*args)[0]
-
-    def shapes(self, *args: Any) -> Any:
-        """Returns what a call would return, with shapes in place of arrays. Nothing runs."""
-        return self.trace(*args)[1]
+    def lower(self, *args: Any) -> Any:
+        """Returns JAX's own lowered program, before any compiler has seen it. Nothing runs."""
+        return self.trace(*args).lower()
 
     def compile(self, *args: Any) -> Any:
         """Returns JAX's own compiled program: `.as_text()`, `.memory_analysis()`. Nothing runs."""
@@ -102,26 +125,43 @@ class Program:
                 values=repr(self.mesh),
                 fix='make a mesh of devices, or of a topology: mx.Mesh(..., topology="tpu v2:16x16").',
             )
-        return self._jitted.lower(*_abstract(args, self.setting)).compile()
+        return self.lower(*args).compile()
+
+    def explain(self, *args: Any) -> "Report":
+        """Says what the program does, without running it.
+
+        That is every collective with its bytes and the line it comes from, FLOPs, memory, padding, and the time on
+        given hardware.
+
+        Args:
+            *args: as for a call; tensors of `jax.ShapeDtypeStruct` do.
+        """
+        from .plan.explain.report import explain  # the one import that points up: who reads programs stands above them
+
+        return explain(self, *args)
 
     def __repr__(self) -> str:
         return f"Program({self.__name__}, {self.mesh}, {self.layout})"
 
-    def _call(self, *args: Any) -> Any:
+    def _call(self, *args: Any) -> tuple[Any, Array]:
         """Runs on whole arrays, already padded, once the program has been checked."""
 
-        def traced(casts: bool) -> tuple[Any, Any]:
-            run = jax.jit(partial(self._run, casts=casts), inline=True)
+        def trace(casts: bool) -> tuple[Any, Any]:
+            run = jax.jit(partial(self._run, self.setting, casts=casts), inline=True)
             return run.trace(*args).jaxpr, run  # called with the same arguments, it is not traced again
 
-        return _checked(traced)(*args)
+        return _checked(trace)(*args)
 
-    def _run(self, *args: Any, casts: bool) -> Any:
+    def _run(self, setting: Setting, *args: Any, casts: bool) -> tuple[Any, Array]:
         """Runs on whole arrays, already padded.
 
         Args:
+            setting: the mesh and the layout.
             *args: the arguments.
             casts: whether gradients may be taken by copies.
+
+        Returns:
+            The result, and beside it something to wait for that no later call can be donated.
         """
         if wrong := [i for i in self.donate if not 0 <= i < len(args)]:
             raise ArgumentError(
@@ -131,24 +171,24 @@ class Program:
             )
         leaves, treedef = jax.tree.flatten(args, is_leaf=is_tensor)
         kinds = [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in leaves]
-        specs = [PartitionSpec() if k is None else partition_spec(canonical(self.setting, *k)) for k in kinds]
+        specs = [PartitionSpec() if k is None else partition_spec(canonical(setting, *k)) for k in kinds]
         out_specs: list[PartitionSpec] = []  # shard_map reads them after it has run the function
         out: list[Any] = []
 
         def run_locally(*arrays: Array) -> list[Array]:
-            with ambient(self.setting), casting(casts), collectives.remembering():
+            with ambient(setting), casting(casts), collectives.remembering():
                 made = [a if k is None else Tensor(a, *k) for a, k in zip(arrays, kinds, strict=True)]
                 results, out_tree = jax.tree.flatten(self.fn(*jax.tree.unflatten(treedef, made)), is_leaf=is_tensor)
                 out[:] = [out_tree, [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in results]]
                 out_specs[:] = [
-                    PartitionSpec() if k is None else partition_spec(canonical(self.setting, *k)) for k in out[1]
+                    PartitionSpec() if k is None else partition_spec(canonical(setting, *k)) for k in out[1]
                 ]
-                return [_result(leaf, self.setting) for leaf in results]
+                return [_result(leaf, setting) for leaf in results]
 
         run = jax.shard_map(run_locally, mesh=self.mesh.jax_mesh, in_specs=tuple(specs), out_specs=out_specs)
         arrays = run(*(leaf._array if is_tensor(leaf) else leaf for leaf in leaves))
         made = [a if k is None else Tensor(a, *k) for a, k in zip(arrays, out[1], strict=True)]
-        return jax.tree.unflatten(out[0], made)
+        return jax.tree.unflatten(out[0], made), jnp.zeros(())
 
 
 def _checked(trace: Callable[[bool], tuple[Any, Any]]) -> Any:
@@ -189,7 +229,7 @@ def _result(leaf: Any, setting: Setting) -> Array:
     return array
 
 
-def spmd(fn: Callable[..., Any], mesh: Mesh, layout: Layout | RulesLike, donate: int | Sequence[int] = ()) -> Program:
+def spmd(fn: Callable[P, R], mesh: Mesh, layout: Layout | RulesLike, donate: int | Sequence[int] = ()) -> Program[P, R]:
     """Makes one SPMD program of a function of tensors.
 
     Args:

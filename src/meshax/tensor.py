@@ -6,8 +6,7 @@ unsettled: a pending sum, or still split along a dim that has been renamed to an
 which collective settles it; flattening the pytree does too, so what crosses a JAX boundary is always settled.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,13 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import border, collectives
-from .compat import is_traced, is_within_custom_vjp, named, varying_axes
+from .compat import Array, is_traced, is_within_custom_vjp, named, varying_axes
 from .dims import Dim, DimLike, Dims, DimsLike, as_list, find, show, sizes, unique
 from .errors import LayoutError, MeshaxError, ShapeError
 from .layout import Placement, Setting, canonical, current
 from .transfer import crop, move
 
-Array = Any
 _ARRAYS = (jax.Array, np.ndarray)
 
 
@@ -29,18 +27,12 @@ class DerivativeOfCopies(Exception):
     """Somebody else's rule for a derivative gets copies: only we know that a gradient by them is a pending sum."""
 
 
-_recording: Callable[[Array, Dims], Array] | None = None
+_records_names = jax.make_user_context(False)  # part of JAX's cache keys: a trace with names is nobody else's
 
 
-@contextlib.contextmanager
-def recording_names() -> Iterator[None]:
-    """Writes the names of every tensor made inside into the trace, for a reader that follows dims through it."""
-    global _recording
-    _recording = _with_names
-    try:
-        yield
-    finally:
-        _recording = None
+def recording_names() -> Any:
+    """Returns a context manager that writes the names of every tensor made inside into the trace, for who reads it."""
+    return _records_names(True)
 
 
 def _with_names(x: Array, dims: Dims) -> Array:
@@ -64,7 +56,7 @@ class Tensor:
         pending: frozenset[str] = frozenset(),
         origin: "tuple[Callable[[Array], Array], Tensor] | None" = None,
     ):
-        self._array = array if _recording is None else _recording(array, dims)
+        self._array = _with_names(array, dims) if _records_names.value else array
         self.dims = dims
         self.role = role
         self._placement = placement  # None: as the layout says

@@ -14,11 +14,9 @@ import numpy as np
 from jax import lax
 
 from . import collectives
-from .compat import is_traced, varying_axes
+from .compat import Array, is_traced, varying_axes
 from .dims import Dim, Dims
 from .layout import Axes, Placement, Setting, block_size, current
-
-Array = Any
 
 
 def move(

@@ -276,7 +276,7 @@ def scatters(jaxpr):
 def test_a_row_more_receives_what_is_dropped(layout, block):
     program = mx.spmd(lambda t, i, u: mx.scatter_add(t, i, u, vocab), mesh, layout)
 
-    (found,) = scatters(program.jaxpr(table, ids, counting(length, hidden)).jaxpr)
+    (found,) = scatters(program.trace(table, ids, counting(length, hidden)).jaxpr.jaxpr)
 
     assert found.invars[0].aval.shape == (block + 1, 4)
 
@@ -301,7 +301,7 @@ def test_places_along_a_dim_beyond_32_bits(op):
         return mx.one_hot(i, long) if op == "one_hot" else getattr(mx, op)(mx.zeros(long), *args[op])
 
     with pytest.raises(mx.ShapeError, match=f"mx.{op} counts places along dim long:2147483649, which do not fit"):
-        mx.spmd(call, mx.Mesh("data:64", abstract=True), "long:data").jaxpr(ids)
+        mx.spmd(call, mx.Mesh("data:64", abstract=True), "long:data").trace(ids)
 
 
 MISTAKES = {

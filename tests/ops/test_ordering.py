@@ -209,7 +209,7 @@ def test_places_along_a_dim_beyond_32_bits(op):
     call = lambda: getattr(mx, op)(mx.zeros(long), long, *([k] if op == "top_k" else []))  # noqa: E731
 
     with pytest.raises(mx.ShapeError, match=f"mx.{op} counts places along dim long:2147483649, which do not fit"):
-        mx.spmd(call, mx.Mesh("data:64", abstract=True), "long:data").jaxpr()
+        mx.spmd(call, mx.Mesh("data:64", abstract=True), "long:data").trace()
 
 
 MISTAKES = {

@@ -180,7 +180,7 @@ def test_more_elements_than_32_bits_count(dims, layout):
     def reduce(x):
         return mx.grad(lambda x: mx.mean(x * x))(x), [getattr(mx, op)(x) for op in REDUCTIONS]
 
-    gradient, reduced = mx.spmd(reduce, HUGE, layout).shapes(given)
+    gradient, reduced = mx.spmd(reduce, HUGE, layout).trace(given).results
 
     assert gradient.dims == dims
     assert [x.dims for x in reduced] == [()] * len(REDUCTIONS)
@@ -189,7 +189,7 @@ def test_more_elements_than_32_bits_count(dims, layout):
 MISTAKES = {
     "places that do not fit": (
         mx.ShapeError,
-        lambda: mx.spmd(lambda: mx.argmax(mx.zeros(long), "long"), HUGE, "long:data+model").jaxpr(),
+        lambda: mx.spmd(lambda: mx.argmax(mx.zeros(long), "long"), HUGE, "long:data+model").trace(),
         """
         mx.argmax counts places along dim long:8589934599, which do not fit into int32.
           rule: places along a dim are int32: at most 2147483648 of them.

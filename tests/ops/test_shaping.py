@@ -254,7 +254,7 @@ RESHAPED = {
 @pytest.mark.parametrize("layout", ["", "long:data", "long:data+model", "longer:data+model"])
 def test_along_a_dim_beyond_32_bits(layout):
     given = mx.tensor(jax.ShapeDtypeStruct([long.size], np.float32), long)
-    made = mx.spmd(lambda x: {name: fn(x) for name, fn in RESHAPED.items()}, HUGE, layout).shapes(given)
+    made = mx.spmd(lambda x: {name: fn(x) for name, fn in RESHAPED.items()}, HUGE, layout).trace(given).results
 
     assert {name: made[name].size for name in ("slice", "pad", "concat")} == {
         "slice": 2**33, "pad": 2**34 + 12, "concat": 3 * 2**33 + 21
@@ -264,7 +264,7 @@ def test_along_a_dim_beyond_32_bits(layout):
 MISTAKES = {
     "windows of more than fits": (
         mx.ShapeError,
-        lambda: mx.spmd(lambda: mx.windows(mx.zeros(long), long, window), HUGE, "").jaxpr(),
+        lambda: mx.spmd(lambda: mx.windows(mx.zeros(long), long, window), HUGE, "").trace(),
         """
         mx.windows counts places along dim long:8589934599, which do not fit into int32.
           rule: places along a dim are int32: at most 2147483648 of them.

@@ -194,7 +194,7 @@ ARGS = [parameters(0), *(parameters(i) for i in range(1, STEPS + 1))]
 def outcome(fn, made, mesh, layout):
     """Returns what a run gives under a layout, or the error it raises."""
     try:
-        mx.spmd(lambda *args: fn(made(), *args), mesh, layout).jaxpr(*ARGS)
+        mx.spmd(lambda *args: fn(made(), *args), mesh, layout).trace(*ARGS)
     except Exception as error:
         return error
     return made

@@ -2,7 +2,7 @@
 
 Queries are [batch, positions, (kv_heads), heads, d_kv]; keys and values have `memory` in place of `positions`, and
 those of the head dims that they do not share. Everything else follows from names: with one head of keys for all heads
-of queries the keys simply lack the dim. Which kernel computes it is decided in `attending.py`.
+of queries the keys simply lack the dim. Which kernel computes it is decided in `attention_kernels.py`.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from ..dims import Dim, Dims
 from ..errors import ArgumentError
 from ..ops import arange
 from ..tensor import Tensor
-from .attending import Visibility, attend
+from .attention_kernels import Visibility, attend
 from .dropout import Dropout
 from .linear import Linear
 from .positions import RelativeBias, rotary
@@ -26,7 +26,7 @@ class Attention(eqx.Module):
     """Attention of each position to others, or to a memory.
 
     Communication: a pending sum of the result if the heads are split; if positions are split, keys and values go
-    around in a ring (see `attending.py`).
+    around in a ring (see `attention_kernels.py`).
     """
 
     q: Linear

@@ -15,7 +15,7 @@ from jax import lax
 
 from .. import collectives
 from ..border import MARKS
-from ..compat import varying_axes
+from ..compat import Array, varying_axes
 from ..dims import Dim, DimLike, Dims, find, show, union, unique
 from ..errors import ArgumentError, ShapeError
 from ..layout import Setting, canonical, current
@@ -29,7 +29,6 @@ __all__ = ["cond", "remat", "scan", "while_loop"]
 # Views, and masks of padding: they cost next to nothing to redo.
 _VIEWS = ("reshape", "transpose", "squeeze", "expand_dims", "slice", "pvary", "pcast", "copy", "select_n", *MARKS)
 
-Array = Any
 Axes = frozenset[str]
 
 

@@ -7,17 +7,15 @@ as it is elsewhere.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
 from .. import collectives
+from ..compat import Array
 from ..dims import Dims
 from ..layout import Placement, Setting, block_size
 from ..transfer import is_real, uneven
-
-Array = Any
 
 
 def call_on_slices(

@@ -18,7 +18,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from .. import collectives
-from ..compat import inner_programs, varying_axes
+from ..compat import Array, inner_programs, varying_axes
 from ..dims import Dim, DimLike, Dims, show, unique
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..layout import canonical, current
@@ -28,7 +28,6 @@ from .resharding import placed, reshape
 
 __all__ = ["grad", "value_and_grad"]
 
-Array = Any
 _MICRO, _CUT = "microbatches", "_microbatches"  # the dim of what is stacked; that of a batch in parts, never split
 GRADIENT = "gradient"  # names gradients in the jaxpr, for whoever reads the program
 # The scopes of what we differentiate, by copies or not.

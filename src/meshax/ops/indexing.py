@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from ..collectives import summing_dtype
-from ..compat import varying_axes
+from ..compat import Array, varying_axes
 from ..dims import Dim, DimLike, Dims, find, show, union, unique, without
 from ..errors import DtypeError, ShapeError
 from ..layout import Placement, Setting, block_size, canonical, current
@@ -24,8 +24,6 @@ from .operands import compute, varying_together
 from .resharding import placed, unsplit
 
 __all__ = ["gather", "one_hot", "scatter_add"]
-
-Array = Any
 
 
 def one_hot(indices: Tensor, dim: Dim, dtype: Any = jnp.float32) -> Tensor:

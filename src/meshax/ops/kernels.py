@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import collectives
-from ..compat import typed_outputs
+from ..compat import Array, typed_outputs
 from ..dims import Dim, DimsLike, as_list, find, show, sizes, union
 from ..errors import LayoutError, ShapeError
 from ..layout import canonical, current
@@ -19,8 +19,6 @@ from .operands import compute, describe, once_outside
 from .resharding import unsplit
 
 __all__ = ["debug_print", "local"]
-
-Array = Any
 
 
 def local(fn: Callable[..., Array], *xs: Tensor, out: DimsLike, splittable: DimsLike = ()) -> Tensor:

@@ -14,10 +14,9 @@ import numpy as np
 from jax import lax
 
 from .. import collectives
+from ..compat import Array
 from ..dims import Dim
 from ..layout import Axes, Setting, block_size
-
-Array = Any
 
 
 @dataclass(frozen=True)

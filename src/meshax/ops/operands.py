@@ -15,14 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from .. import collectives
-from ..compat import is_traced, trace_of, varying_axes
+from ..compat import Array, is_traced, trace_of, varying_axes
 from ..dims import Dims, show
 from ..errors import LIBRARY, ArgumentError, user_line
 from ..layout import Placement, Setting, canonical, current
 from ..tensor import Tensor, fetch, local
 from ..transfer import crop, fill_padding, uneven
-
-Array = Any
 
 
 def varying_together(xs: Sequence[Tensor], setting: Setting, role: str | None = None) -> frozenset[str]:

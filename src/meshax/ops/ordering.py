@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import collectives
+from ..compat import Array
 from ..dims import Dim, DimLike, find, unique, without
 from ..errors import ArgumentError
 from ..layout import canonical, current
@@ -17,8 +18,6 @@ from .reduction import lowest, with_infinities
 from .resharding import placed, unsplit
 
 __all__ = ["argsort", "cumsum", "sort", "top_k"]
-
-Array = Any
 
 
 def top_k(x: Tensor, over: DimLike, k: Dim) -> tuple[Tensor, Tensor]:

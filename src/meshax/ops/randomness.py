@@ -15,6 +15,7 @@ import jax.extend
 import jax.numpy as jnp
 
 from .. import collectives
+from ..compat import Array
 from ..dims import Dim, DimLike, Dims, DimsLike, find, show, sizes
 from ..errors import ArgumentError, DtypeError
 from ..layout import Setting, canonical, current
@@ -29,7 +30,6 @@ __all__ = [
     "truncated_normal", "uniform",
 ]  # fmt: skip
 
-Array = Any
 _THREEFRY = "threefry2x32"
 
 

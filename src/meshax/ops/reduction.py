@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import collectives
+from ..compat import Array
 from ..dims import DimLike, Dims, DimsLike, find, select, without
 from ..layout import Axes, canonical, current
 from ..tensor import Tensor, check_tensor
@@ -18,7 +19,6 @@ from .operands import compute
 
 __all__ = ["all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum", "var"]
 
-Array = Any
 Over = DimsLike | None
 
 

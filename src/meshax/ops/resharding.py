@@ -10,6 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from .. import collectives
+from ..compat import Array
 from ..dims import Dim, DimLike, Dims, DimsLike, as_list, find, select, show, sizes, unique
 from ..errors import ShapeError
 from ..layout import Axes, Placement, Setting, canonical, current
@@ -19,8 +20,6 @@ from .creation import sized_dims
 from .operands import align
 
 __all__ = ["broadcast", "rename", "reshape", "transpose"]
-
-Array = Any
 
 
 def rename(x: Tensor, names: Mapping[Any, DimLike]) -> Tensor:

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from ..collectives import LARGEST
-from ..compat import is_traced
+from ..compat import Array, is_traced
 from ..dims import Dim, DimLike, Dims, find, show, unique, without
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..layout import Axes, block_size, canonical, current
@@ -21,8 +21,6 @@ from .operands import compute, describe, integers
 from .resharding import placed, transpose, unsplit
 
 __all__ = ["concat", "flip", "pad", "shift", "slice", "stack", "unstack", "windows"]
-
-Array = Any
 
 
 def slice(x: Tensor, dim: DimLike, start: int, size: int, stride: int = 1) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from ..compat import Array
 from ..dims import Dim, Dims, DimsLike, as_list, without
 from ..errors import ArgumentError, did_you_mean
 from ..layout import canonical, current
@@ -19,7 +20,7 @@ from ..ops.creation import zeros
 from ..ops.elementwise import maximum, rsqrt, sqrt, square
 from ..ops.reduction import mean
 from ..tensor import Tensor, check_tensor
-from .contract import ROLE, Optimizer, flatten, stored
+from .contract import ROLE, Optimizer, Tree, flatten, stored
 from .schedules import Rate, as_schedule
 from .schedules import rsqrt as rsqrt_schedule
 from .sums import reduce_together
@@ -30,13 +31,13 @@ _STACKED = "layers"
 class AdafactorState(NamedTuple):
     """The number of updates made; the second moments of each parameter, one tensor or two; the momentum, if any."""
 
-    step: Any
+    step: Array
     moments: Any
     momentum: Any
 
 
 @dataclass(frozen=True)
-class Adafactor(Optimizer):
+class Adafactor(Optimizer[AdafactorState]):
     """Adafactor, exact under every layout.
 
     Where it defines the same, it equals `optax.adafactor`. It differs in this: dims in `stacked` are left out of
@@ -93,7 +94,7 @@ class Adafactor(Optimizer):
         momentum = None if self.momentum is None else treedef.unflatten([zeros(p.dims) for p in leaves])
         return AdafactorState(jnp.zeros((), jnp.int32), stored(treedef.unflatten(moments)), stored(momentum))
 
-    def update(self, grads: Any, state: AdafactorState, params: Any) -> tuple[Any, AdafactorState]:
+    def update(self, grads: Any, state: AdafactorState, params: Tree) -> tuple[Tree, AdafactorState]:
         """Updates all parameters; what is to be reduced of each is reduced for all together."""
         leaves, treedef = flatten(params)
         gradients = [g.astype(jnp.float32) for g in treedef.flatten_up_to(grads)]
@@ -111,7 +112,9 @@ class Adafactor(Optimizer):
         state = AdafactorState(state.step + 1, stored(treedef.unflatten(moments)), stored(momentum))
         return treedef.unflatten(moved), state
 
-    def _next_moments(self, grads: list[Tensor], moments: list[Any], step: Any) -> list[tuple[Tensor, ...]]:
+    def _next_moments(
+        self, grads: list[Tensor], moments: list[tuple[Tensor, ...]], step: Array
+    ) -> list[tuple[Tensor, ...]]:
         decay = 1 - (step + 1).astype(jnp.float32) ** -self.decay_exponent
         made = []
         for g, old in zip(grads, moments, strict=True):
@@ -120,14 +123,14 @@ class Adafactor(Optimizer):
             made.append(tuple(decay * a + (1 - decay) * b for a, b in zip(old, seen, strict=True)))
         return made
 
-    def _sized(self, updates: list[Tensor], values: list[Tensor], rate: Any) -> list[Tensor]:
+    def _sized(self, updates: list[Tensor], values: list[Tensor], rate: Array) -> list[Tensor]:
         """Clips updates, and makes them relative to the size of their parameters."""
         clipping = updates if self.clip is not None else []
         scaling = values if self.multiply_by_parameter_scale else []
         squares = [mean(square(x), self._own(x.dims)) for x in [*clipping, *scaling]]
         sizes = [sqrt(x) for x in reduce_together(squares)]
         of_updates, of_values = sizes[: len(clipping)], sizes[len(clipping) :]
-        factors: list[Any] = [rate] * len(updates)
+        factors: list[Array | Tensor] = [rate] * len(updates)
         if scaling:
             factors = [rate * maximum(size, self.epsilons[1]) for size in of_values]
         if self.clip is not None:

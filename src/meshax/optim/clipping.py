@@ -16,7 +16,7 @@ from ..errors import ArgumentError
 from ..ops.elementwise import sqrt, square, where
 from ..ops.reduction import sum as sum_
 from ..tensor import Tensor, check_tensor, is_tensor, settle, with_role
-from .contract import ROLE, Optimizer, flatten, stored
+from .contract import ROLE, Optimizer, Tree, flatten, stored
 from .sums import reduce_together
 
 
@@ -30,7 +30,7 @@ def global_norm(tree: Any) -> Tensor:
     return sqrt(functools.reduce(operator.add, squares, Tensor(jnp.zeros(()), ())))
 
 
-def clip_by_global_norm(grads: Any, limit: float) -> tuple[Any, Tensor]:
+def clip_by_global_norm(grads: Tree, limit: float) -> tuple[Tree, Tensor]:
     """Scales gradients down, all by one factor, to a global norm of at most `limit`; returns them and their norm.
 
     As in optax, a norm that is infinite gives zeros (NaN for the infinite elements), and one that is NaN gives NaN
@@ -54,24 +54,24 @@ class ClippedState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Clipped(Optimizer):
+class Clipped(Optimizer[ClippedState]):
     """An optimizer that clips gradients first; make one with `clipped`."""
 
-    optimizer: Optimizer
+    optimizer: Optimizer[Any]
     limit: float
 
     def first_state(self, params: Any) -> ClippedState:
         """Returns the optimizer's first state, and a norm of 0."""
         return ClippedState(stored(Tensor(jnp.zeros(()), ())), self.optimizer.first_state(params))
 
-    def update(self, grads: Any, state: ClippedState, params: Any) -> tuple[Any, ClippedState]:
+    def update(self, grads: Any, state: ClippedState, params: Tree) -> tuple[Tree, ClippedState]:
         """Clips, then updates."""
         grads, norm = clip_by_global_norm(grads, self.limit)
         params, inner = self.optimizer.update(grads, state.inner, params)
         return params, ClippedState(with_role(norm, ROLE), inner)
 
 
-def clipped(optimizer: Optimizer, limit: float) -> Clipped:
+def clipped(optimizer: Optimizer[Any], limit: float) -> Clipped:
     """Makes an optimizer that clips gradients by their global norm first; its state tells the norm: `state.norm`.
 
     Communication of a step: the optimizer's, and one all-reduce of a number for each gradient that is split.

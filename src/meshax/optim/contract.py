@@ -7,7 +7,7 @@ it gets gradients, state and parameters alike.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import jax
 
@@ -16,22 +16,24 @@ from ..errors import ShapeError
 from ..tensor import Tensor, is_tensor, with_role
 
 ROLE = "optimizer"
+State = TypeVar("State")
+Tree = TypeVar("Tree")  # of parameters
 
 
-class Optimizer(ABC):
+class Optimizer(ABC, Generic[State]):
     """An optimizer of pytrees of tensors: `from_optax`, `Adafactor`, `clipped` and `by_name` make one.
 
     One of your own gives `first_state` and `update`; what they compute with our operations is exact under every layout.
     """
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: Any) -> State:
         """Returns the first state, its tensors stored in the role "optimizer".
 
         Communication: none.
         """
         return self.first_state(stored(params))
 
-    def apply(self, grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def apply(self, grads: Any, state: State, params: Tree) -> tuple[Tree, State]:
         """Returns the next parameters and the next state.
 
         Communication: what it takes to bring gradients to where the state is stored, and parameters back: one
@@ -43,15 +45,15 @@ class Optimizer(ABC):
         return jax.tree.map(_in_role_of, moved, params, is_leaf=is_tensor), state
 
     @abstractmethod
-    def first_state(self, params: Any) -> Any:
+    def first_state(self, params: Any) -> State:
         """Returns the first state, given parameters in the role "optimizer"."""
 
     @abstractmethod
-    def update(self, grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(self, grads: Any, state: State, params: Tree) -> tuple[Tree, State]:
         """Returns the next parameters and the next state, given tensors that are all in the role "optimizer"."""
 
 
-def stored(tree: Any) -> Any:
+def stored(tree: Tree) -> Tree:
     """Brings the tensors of a pytree to where the optimizer's state is stored."""
     return jax.tree.map(lambda x: with_role(x, ROLE) if is_tensor(x) else x, tree, is_leaf=is_tensor)
 

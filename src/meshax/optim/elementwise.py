@@ -9,20 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import optax
 
 from ..dims import show
 from ..errors import OptimizerError
 from ..tensor import settled_array
-from .contract import Optimizer, tensors
+from .contract import Optimizer, Tree, tensors
 
 
 @dataclass(frozen=True)
-class Elementwise(Optimizer):
+class Elementwise(Optimizer[optax.OptState]):
     """An optax transformation as an optimizer of tensors; make one with `from_optax`."""
 
-    transformation: Any
+    transformation: optax.GradientTransformation
 
-    def first_state(self, params: Any) -> Any:
+    def first_state(self, params: Any) -> optax.OptState:
         """Returns the transformation's first state, or refuses one that is not shaped like the parameters."""
         state = self.transformation.init(params)
         shapes = {x.dims: settled_array(x).shape for x in tensors(params)}
@@ -36,12 +37,12 @@ class Elementwise(Optimizer):
             )
         return state
 
-    def update(self, grads: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    def update(self, grads: Any, state: optax.OptState, params: Tree) -> tuple[Tree, optax.OptState]:
         """Runs the transformation on the slices."""
         updates, state = self.transformation.update(grads, state, params)
         return jax.tree.map(lambda p, u: (p + u).astype(p.dtype), params, updates), state
 
 
-def from_optax(transformation: Any) -> Optimizer:
+def from_optax(transformation: optax.GradientTransformation) -> Elementwise:
     """Makes an optimizer of tensors from an optax transformation, which must work element by element."""
     return Elementwise(transformation)

@@ -13,14 +13,14 @@ from .contract import Optimizer
 from .elementwise import from_optax
 from .schedules import Rate, as_schedule
 
-_OPTAX: dict[str, Callable[..., Any]] = {
+_OPTAX: dict[str, Callable[..., optax.GradientTransformation]] = {
     "adamw": optax.adamw,
     "momentum": functools.partial(optax.sgd, momentum=0.9),
     "sgd": optax.sgd,
 }
 
 
-def by_name(name: str, rate: Rate, **options: Any) -> Optimizer:
+def by_name(name: str, rate: Rate, **options: Any) -> Optimizer[Any]:
     """Makes an optimizer: "adafactor" (`Adafactor`), or optax's "adamw", "momentum" (0.9) or "sgd".
 
     Args:

@@ -7,14 +7,13 @@ reaches its end after the last update.
 
 import numbers
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from ..compat import Array
 from ..errors import ArgumentError, did_you_mean
 
-Array = Any
 Schedule = Callable[[Array], Array]
 Rate = float | Schedule
 

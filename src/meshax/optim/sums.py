@@ -5,16 +5,14 @@ counted once along the missing ones: on the first processor there, and as zero o
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from .. import collectives
+from ..compat import Array
 from ..layout import canonical, current
 from ..tensor import Tensor
-
-Array = Any
 
 
 def reduce_together(sums: Sequence[Tensor]) -> list[Tensor]:

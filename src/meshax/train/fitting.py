@@ -46,7 +46,7 @@ def step_and_shapes(
     def init() -> Any:
         return init_state(lambda key: Decoder.init(key, model), optimizer, jax.random.key(0))
 
-    state = spmd(init, Mesh("none:1", abstract=True), "").shapes()
+    state = spmd(init, Mesh("none:1", abstract=True), "").trace().results
     shape = dims(batch=sizes[0], length=sizes[1])
     batch = {name: Tensor(jax.ShapeDtypeStruct(tuple(sizes), jnp.int32), shape) for name in given}
     return make_train_step(optimizer, microbatches), (state, batch, jax.random.key(0))

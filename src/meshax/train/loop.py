@@ -129,7 +129,7 @@ class Run:
 
     def restored(self, step: int | str = "latest") -> tuple[TrainState, dict[str, Any]]:
         """Returns the state of a checkpoint, placed as this run's layout says, and what was saved beside it."""
-        like = spmd(self._init, Mesh("none:1", abstract=True), "").shapes()
+        like = spmd(self._init, Mesh("none:1", abstract=True), "").trace().results
         wanted: Any = step  # a word that it does not know, it explains itself
         return self.checkpoints.restore(wanted, like=like, mesh=self.mesh, layout=self.layout)
 

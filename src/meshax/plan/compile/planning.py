@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from ...errors import ArgumentError, MeshError
-from ...program import Program, _abstract
+from ...program import Program
 from ...tensor import Tensor, is_tensor
 from ..cost.hardware import Hardware, find
 from ..cost.timing import ASSUMES
@@ -160,7 +160,7 @@ def plan(
     with stage("tracing"):
         report = explain(program, *args)
     with stage("lowering"):
-        lowered = program._jitted.lower(*_abstract(args, program.setting))
+        lowered = program.lower(*args)
     with stage("compiling"):
         compiled, refusal = _compile(lowered)
     with stage("reading"):

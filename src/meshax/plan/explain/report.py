@@ -17,7 +17,7 @@ import jax
 
 from ...dims import Dims, show
 from ...layout import Placement, Setting, block_size, canonical
-from ...program import Program, _abstract
+from ...program import Program, Trace
 from ...tensor import Tensor, is_tensor
 from ..cost.hardware import KNOWN, Hardware, find
 from ..cost.memory import memory_of
@@ -289,31 +289,28 @@ def explain(program: Program, *args: Any) -> Report:
         program: what `mx.spmd` made.
         *args: as for a call; tensors of `jax.ShapeDtypeStruct` do: nothing runs.
     """
-    fresh = Program(program.fn, program.mesh, program.layout, program.donate)  # its setting records what it is asked
-    given = _abstract(args, fresh.setting)
     with explained_tracing():
-        closed, results = fresh.trace(*given)
-    tensors = [*_stored(given, "argument", fresh), *_stored(results, "result", fresh)]
+        trace = program.trace(*args)
+    tensors = [*_stored(trace.arguments, "argument", program, trace), *_stored(trace.results, "result", program, trace)]
     named = {t.dims for t in tensors}
-    for (shape, role), placement in list(fresh.setting.placements.items()):
+    for (shape, role), placement in list(trace.shapes.items()):
         if shape and shape not in named and role is None:
             named.add(shape)
             tensors.append(Stored(show(shape), "inside", role, "", shape, placement, 0))
-    donated = [i in fresh.donate for i, arg in enumerate(args) for _ in jax.tree.leaves(arg, is_leaf=is_tensor)]
-    return Report(repr(program), fresh.setting, read(closed, program.fn), tensors, donated)
+    return Report(repr(program), trace.setting, read(trace.jaxpr, program.fn), tensors, trace.donated)
 
 
-def _stored(tree: Any, kind: str, program: Program) -> list[Stored]:
-    made = []
+def _stored(tree: Any, kind: str, program: Program, trace: Trace) -> list[Stored]:
+    tensors = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_tensor):
         name = (_argument_name(program, path) if kind == "argument" else f"result{jax.tree_util.keystr(path)}") or kind
         dims, role = (leaf.dims, leaf.role) if isinstance(leaf, Tensor) else ((), None)
-        placement = canonical(program.setting, dims, role)
+        placement = canonical(trace.setting, dims, role)
         array = leaf._array if isinstance(leaf, Tensor) else leaf
-        shape = program.setting.local_shape(dims, placement) if dims else array.shape
+        shape = trace.setting.local_shape(dims, placement) if dims else array.shape
         size = math.prod(shape) * getattr(array.dtype, "itemsize", 0)
-        made.append(Stored(name, kind, role, str(array.dtype), dims, placement, size))
-    return made
+        tensors.append(Stored(name, kind, role, str(array.dtype), dims, placement, size))
+    return tensors
 
 
 def _argument_name(program: Program, path: Any) -> str:

@@ -101,7 +101,7 @@ def read(closed: Any, fn: Any = None) -> Block:
     for (an argument is returned under another name, and gathered) has the line where the function is defined.
     """
     outer = live_jaxpr(closed)
-    if not outer.eqns and not outer.outvars:  # the function returns nothing: all of it is dead code
+    if not outer.eqns:  # the function returns nothing: all of it is dead code
         return Block([Value(None) for _ in outer.invars], [], [])
     block = _whole_program(outer, _Reader(_definition(fn)))
     _mark_phases(block)

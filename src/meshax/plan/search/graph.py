@@ -14,7 +14,7 @@ import jax
 
 from ...layout import Layout
 from ...mesh import Mesh
-from ...program import Program, _abstract
+from ...program import Program
 from ...tensor import is_tensor, recording_names
 from ..reading.kernels import PRODUCTS, Kernels, kernels_of
 from ..reading.walk import Block, Step, Value, explained_tracing, read
@@ -30,16 +30,14 @@ class Graph:
     def __init__(self, fn: Any, args: Sequence[Any], donate: Sequence[int] = ()):
         """Traces the function, without any device."""
         program = Program(fn, Mesh("unsplit:1", abstract=True), Layout(), donate)
-        given = _abstract(tuple(args), program.setting)
         with recording_names(), explained_tracing():
-            closed = program.jaxpr(*given)
-        self.block: Block = read(closed)
+            trace = program.trace(*args)
+        self.block: Block = read(trace.jaxpr)
         self.kernels: Kernels = kernels_of(self.block)
-        leaves = [(i, leaf) for i, arg in enumerate(given) for leaf in jax.tree.leaves(arg, is_leaf=is_tensor)]
-        self.arguments = [leaf for _, leaf in leaves]
-        self.donated = [i in program.donate for i, _ in leaves]
+        self.arguments = jax.tree.leaves(trace.arguments, is_leaf=is_tensor)
+        self.donated = trace.donated
         self.sizes: dict[str, int] = {}
-        for shape, _ in program.setting.placements:
+        for shape, _ in trace.shapes:
             for dim in shape:
                 self.sizes[dim.name] = max(dim.size, self.sizes.get(dim.name, 0))
         self.names: dict[Value, Names] = {}

@@ -6,16 +6,15 @@ the candidates worth tracing for real; `search` does that, and ranks by the real
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from ...compat import Array
 from ..cost.hardware import Hardware
 from ..reading.kernels import Kernel, Kernels
 from ..reading.walk import Block, Step, Value
 from .graph import Graph, summed_names
 
-Array = Any
 _KEEP_PENDING = frozenset(
     {"transpose", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "neg", "pvary", "name", "copy"}
 )
