@@ -3,12 +3,17 @@
 JAX reads its environment once, at the first import, so all of it is set here, before any test imports JAX.
 """
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from extent import WHOLE
 
 NUM_DEVICES = 8
 
@@ -33,8 +38,30 @@ def _configure_environment() -> None:
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags]).strip()
 
 
+def _share_compiled_programs() -> None:
+    """A program that another test of this process compiled, or a process that it started, is not compiled again.
+
+    The folder is of this process and this run alone: two workers would read what the other has half written.
+    """
+    folder = tempfile.mkdtemp(prefix="meshax-compiled-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+
+
 _configure_environment()
+_share_compiled_programs()
 pytest.register_assert_rewrite("messages")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out what is exhaustive, unless the whole run or a test by its name is asked for."""
+    if WHOLE or any("::" in argument for argument in config.args):
+        return
+    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -44,8 +71,7 @@ def pytest_terminal_summary(terminalreporter):
         kind = Path(report.nodeid.split("::")[0]).stem.removeprefix("test_").replace("_", " ")
         counts[kind] += sum(value for name, value in report.user_properties if name == "checked")
     if counts := +counts:
-        whole = os.environ.get("MESHAX_INVARIANTS") == "all"
-        extent = "every legal layout" if whole else "a seeded sample of layouts; make invariants checks them all"
+        extent = "every legal layout" if WHOLE else "a seeded sample of layouts; make invariants checks them all"
         terminalreporter.write_line(
             f"layout invariance: {counts.total():,} cases checked, forward and gradient ({extent})"
         )

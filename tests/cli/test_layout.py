@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 import meshax as mx
+from extent import some
 from meshax.cli import main
 
 TINY = str(Path(__file__).parents[2] / "examples" / "transformer.py") + ":tiny"
@@ -52,8 +53,10 @@ def test_json(searched, capsys):
     }  # fmt: skip
 
 
-def test_a_real_search(capsys):
-    assert main(["layout", TINY, "--mesh", "data:2 model:2", "--hardware", "h200", "--json"]) == 0
+@pytest.mark.parametrize("left_out", some(["", "d_model d_k d_ff layers length"], "d_model d_k d_ff layers length"))
+def test_a_real_search(left_out, capsys):
+    exclude = ["--exclude", *left_out.split()] if left_out else []
+    assert main(["layout", TINY, "--mesh", "data:2 model:2", "--hardware", "h200", *exclude, "--json"]) == 0
     candidates = json.loads(capsys.readouterr().out)["candidates"]
     assert candidates and candidates == sorted(candidates, key=lambda c: c["seconds"] * 1.01)
 

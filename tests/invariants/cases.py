@@ -33,7 +33,6 @@ class Group:
     integer: tuple = ()  # inputs that are integers
     dtype: Any = np.float32
     offset: float = 0.0
-    layouts: int = 4  # per mesh, in CI
     table: list = field(default_factory=list)
 
     @cached_property
@@ -124,7 +123,6 @@ EINSUM = Group(
             lambda x, y: jnp.log(jnp.einsum("abd,bc->ac", x * x, y * y) + 1),
         ),
     ],
-    layouts=4,
 )
 
 
@@ -214,7 +212,6 @@ RENAME = Group(
         Case("there and back", lambda x: x.rename(b="e").rename(e="b") + x, lambda x: 2 * x),
         Case("squared", lambda x: mx.square(mx.sum(x, c).rename(b="e")), lambda x: jnp.square(jnp.sum(x, 2))),
     ],
-    layouts=5,
 )
 RESHAPE = Group(
     "reshape",
@@ -226,7 +223,6 @@ RESHAPE = Group(
         Case("back", lambda x: mx.reshape(mx.reshape(x, (ab, c)), (a, b, c)) * x, lambda x: x * x),
         Case("pending", lambda x: mx.reshape(mx.sum(x, c), (ab,)), lambda x: jnp.sum(x, 2).reshape(40)),
     ],
-    layouts=5,
 )
 CREATE = Group(
     "creation",
@@ -365,7 +361,6 @@ SHAPING = Group(
         Case("stack", lambda x: mx.stack([x, x * 2, -x], "window"), lambda x: jnp.stack([x, x * 2, -x])),
         Case("unstack", lambda x: tuple(mx.unstack(x, b))[3], lambda x: x[:, 3]),
     ],
-    layouts=3,
 )
 length = mx.Dim("length", 7)
 INDEXING = Group(
@@ -393,7 +388,6 @@ INDEXING = Group(
         ),
     ],
     integer=(1,),
-    layouts=4,
 )
 
 
@@ -418,7 +412,6 @@ BATCHED = Group(
         ),
     ],
     integer=(1,),
-    layouts=4,
 )
 k = mx.Dim("k", 3)
 
@@ -464,7 +457,6 @@ ORDERING = Group(
             lambda x: jnp.fft.ifft(jnp.fft.fft(x, axis=2) ** 2, axis=2).real,
         ),
     ],
-    layouts=5,
 )
 INTEGER_2 = Group(
     "integer shaping",
@@ -479,7 +471,6 @@ INTEGER_2 = Group(
         Case("gather", lambda x, i: mx.gather(x.rename(b="e"), i, "a"), lambda x, i: x[i]),
     ],
     integer=(0, 1),
-    layouts=5,
 )
 BFLOAT_2 = Group(
     "bfloat16 shaping",
@@ -492,7 +483,6 @@ BFLOAT_2 = Group(
         Case("sort", lambda x: mx.sort(x, b), lambda x: jnp.sort(x, 1)),
     ],
     dtype=jnp.bfloat16,
-    layouts=4,
 )
 GROUPS = [
     ELEMENTWISE, POSITIVE, BINARY, EINSUM, REDUCTION, INDEX, LOSS, RENAME, RESHAPE, CREATE, CONTROL, INTEGER, BFLOAT,

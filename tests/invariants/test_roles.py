@@ -13,7 +13,7 @@ from meshax.layout import Setting
 from meshax.testing import can_place
 
 MESHES = ("x:8", "x:2 y:4", "x:2 y:2 z:2")
-LAYOUTS = 40 if WHOLE else 2
+LAYOUTS = 40 if WHOLE else 1
 GROUPS = [BINARY, EINSUM, REDUCTION, INDEX, LOSS, RENAME, RESHAPE, CONTROL]
 
 
@@ -32,14 +32,20 @@ def random_layouts(mesh, names, inputs, count, seed):
     return found
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+PAIRS = [
+    pytest.param(group, mesh, id=f"{group.name}-{mesh}", marks=[] if (n - m) % 3 == 0 else pytest.mark.exhaustive)
+    for n, group in enumerate(GROUPS)
+    for m, mesh in enumerate(MESHES)
+]
+
+
+@pytest.mark.parametrize(("group", "mesh"), PAIRS)
 def test_stored_parameters_give_the_same_result(group, mesh, record_property):
     group.prepare()
     mesh = mx.Mesh(mesh)
     inputs = [mx.param(x) for x in group.inputs]
     layouts = random_layouts(mesh, group.names, inputs, LAYOUTS, f"{group.name} {mesh}")
-    checked = sum(check_group(mesh, layout, group.cases, inputs) for layout in layouts)
+    checked = sum(len(check_group(mesh, layout, group.cases, inputs)) for layout in layouts)
     record_property("checked", checked)
     assert checked
 

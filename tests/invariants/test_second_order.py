@@ -18,7 +18,7 @@ from meshax.layout import Setting
 from meshax.testing import place_with_garbage, weights_of, with_poisoned_gradient
 
 LAYOUTS, AT_ONCE = (12, 4) if WHOLE else (5, 5)  # of each group and mesh; in one test, of a sample until one is legal
-CASES = None if WHOLE else 3  # of each group
+CASES = None if WHOLE else 2  # of each group
 # A sum of bfloat16s, twice differentiated, is rounded too often to tell an error from it.
 CHOSEN = [group for group in GROUPS if group.dtype != jnp.bfloat16 and 0 not in group.integer]
 
@@ -125,7 +125,7 @@ def check(mesh, layout, cases, group, kind):
 
 def parts():
     """A group, a mesh and some layouts for each test."""
-    chosen = CHOSEN if WHOLE else random.Random(SEED).sample(CHOSEN, 6)
+    chosen = CHOSEN if WHOLE else random.Random(SEED).sample(CHOSEN, 4)
     for number, group in enumerate(chosen):
         for mesh in map(mx.Mesh, MESHES if WHOLE else [MESHES[1 + number % (len(MESHES) - 1)]]):
             layouts = sampled_layouts(mesh, group.names, group.inputs, 100, f"second {group.name}")
@@ -151,7 +151,7 @@ MIXED = ["reduction", "einsum", "binary", "index", "loss", "rename", "control", 
 
 
 @pytest.mark.parametrize("kind", ["jax in mx", "mx in jax"])
-@pytest.mark.parametrize("group", [g for g in GROUPS if g.name in MIXED[: 8 if WHOLE else 2]], ids=lambda g: g.name)
+@pytest.mark.parametrize("group", [g for g in GROUPS if g.name in MIXED[: 8 if WHOLE else 1]], ids=lambda g: g.name)
 def test_gradients_of_jax_and_ours_nest(group, kind, record_property):
     seed = random.Random(f"{SEED} {group.name} {kind}")
     cases = {case.name: case for case in seed.sample(group.cases, min(6 if WHOLE else 1, len(group.cases)))}

@@ -106,28 +106,28 @@ def assert_right(wrong, where=""):
 
 @pytest.mark.parametrize("case", SPLIT)
 def test_code_that_combines_elements_of_a_split_dim_raises(case, record_property):
-    fns = on_arrays(sample(COMBINING, 20, case))
+    fns = on_arrays(sample(COMBINING, 10, case))
     assert_right(wrong_ones(fns, SPLIT[case], may_raise=True))
     record_property("checked", len(fns))
 
 
 @pytest.mark.parametrize("case", WHOLES)
 def test_code_that_combines_elements_of_a_whole_dim_works(case, record_property):
-    fns = on_arrays(sample(COMBINING, 8, case))
+    fns = on_arrays(sample(COMBINING, 4, case))
     assert_right(wrong_ones(fns, WHOLES[case], may_raise=False))
     record_property("checked", len(fns))
 
 
 @pytest.mark.parametrize("case", SPLIT)
 def test_elementwise_code_works_on_slices(case, record_property):
-    fns = on_arrays(sample(ELEMENTWISE, 12, case))
+    fns = on_arrays(sample(ELEMENTWISE, 6, case))
     assert_right(wrong_ones(fns, SPLIT[case], may_raise=False))
     record_property("checked", len(fns))
 
 
 @pytest.mark.parametrize("case", SPLIT)
 def test_code_along_a_dim_that_is_not_split_works_on_slices(case, record_property):
-    fns = on_arrays(sample(ALONG_THE_WHOLE, 10, case))
+    fns = on_arrays(sample(ALONG_THE_WHOLE, 5, case))
     assert_right(wrong_ones(fns, SPLIT[case], may_raise=False))
     record_property("checked", len(fns))
 
@@ -153,18 +153,28 @@ CHOSEN = (
     "normal",
 )
 RIGHT = ("arithmetic", "functions", "comparisons", "relu and gelu", "loops")
-EACH = 100 if WHOLE else 1
+EACH, PLACES_AT_ONCE = (100, 1) if WHOLE else (1, 8)  # functions of a kind, and places in one program
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_wherever_such_code_stands(place, record_property):
-    wrap = PLACES[place]
-    combining = sample({name: COMBINING[name] for name in CHOSEN}, EACH, place)
-    right = sample({name: ELEMENTWISE[name] for name in RIGHT}, EACH, place)
-    along = sample({name: ALONG_THE_WHOLE[name] for name in ("softmax", "cumsum", "matrix")}, 1, place)
+def together(places):
+    """Returns the names of places, some at a time: those of one test are compiled as one program."""
+    names = list(places)
+    return [names[at : at + PLACES_AT_ONCE] for at in range(0, len(names), PLACES_AT_ONCE)]
+
+
+def at_places(places, names, table, names_of_functions, count):
+    """Returns some functions of a table at each of those places."""
+    chosen = {place: sample({n: table[n] for n in names_of_functions}, count, place) for place in names}
+    return {f"{n}, {place}": places[place](fn) for place, fns in chosen.items() for n, fn in fns.items()}
+
+
+@pytest.mark.parametrize("names", together(PLACES), ids=lambda names: names[0])
+def test_wherever_such_code_stands(names, record_property):
+    combining = at_places(PLACES, names, COMBINING, CHOSEN, EACH)
+    working = at_places(PLACES, names, ELEMENTWISE, RIGHT, EACH)
+    working |= at_places(PLACES, names, ALONG_THE_WHOLE, ("softmax", "cumsum", "matrix"), 1)
     for case in SPLIT if WHOLE else ("uneven",):
-        found = wrong_ones(on_arrays({n: wrap(fn) for n, fn in combining.items()}), SPLIT[case], may_raise=True)
-        working = {n: wrap(fn) for n, fn in (right | along).items()}
+        found = wrong_ones(on_arrays(combining), SPLIT[case], may_raise=True)
         found += wrong_ones(on_arrays(working), SPLIT[case], may_raise=False)
         assert_right(found, case)
     record_property("checked", len(combining) + len(working))
@@ -222,14 +232,13 @@ OURS = {
 }
 
 
-@pytest.mark.parametrize("place", OURS)
-def test_wherever_our_functions_meet_such_code(place, record_property):
-    wrap = OURS[place]
-    combining = sample({name: COMBINING[name] for name in CHOSEN}, EACH, place)
-    right = sample({name: ELEMENTWISE[name] for name in RIGHT}, EACH, place)
+@pytest.mark.parametrize("names", together(OURS), ids=lambda names: names[0])
+def test_wherever_our_functions_meet_such_code(names, record_property):
+    combining = at_places(OURS, names, COMBINING, CHOSEN, EACH)
+    right = at_places(OURS, names, ELEMENTWISE, RIGHT, EACH)
     for case in SPLIT if WHOLE else ("uneven",):
-        found = wrong_ones({n: wrap(fn) for n, fn in combining.items()}, SPLIT[case], may_raise=True)
-        found += wrong_ones({n: wrap(fn) for n, fn in right.items()}, SPLIT[case], may_raise=False)
+        found = wrong_ones(combining, SPLIT[case], may_raise=True)
+        found += wrong_ones(right, SPLIT[case], may_raise=False)
         assert_right(found, case)
     record_property("checked", len(combining) + len(right))
 
@@ -274,7 +283,7 @@ OUTSIDE = {dims: made(dims, None) for dims in ((h, k), (uneven, k))}
 
 @pytest.mark.parametrize("case", SPLIT)
 def test_numbers_made_of_slices(case, record_property):
-    fns = sample(NUMBERS, 8, case)
+    fns = sample(NUMBERS, 5, case)
     assert_right(wrong_ones(fns, SPLIT[case], may_raise=True))
     record_property("checked", len(fns))
 

@@ -5,7 +5,6 @@ slices they would give other numbers, so they have to raise. What each of them i
 those that must work.
 """
 
-import os
 import random
 
 import jax
@@ -16,11 +15,11 @@ import pytest
 from optax import contrib
 
 import meshax as mx
+from extent import WHOLE
 from meshax import optim
 from meshax.layout import Setting
 from meshax.testing import place_with_garbage
 
-WHOLE = os.environ.get("MESHAX_INVARIANTS") == "all"
 h, k = mx.dims("h:6 k:5")
 STEPS = 2
 CASES = {  # the mesh and the layout
