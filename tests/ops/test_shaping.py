@@ -214,7 +214,7 @@ MOVED = {
     "stacked": lambda x: mx.stack([x, x], "pair"),
     "windows": lambda x: mx.windows(x, hidden, window, before=1),
 }
-mx.dims("whole:10 rows_of_it:6 pair:2")
+mx.Dim.declare({"whole": "hidden", "rows_of_it": "batch", "pair": "two of the same"})
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, "hidden:cols rows_of_it:cols", "pair:rows hidden:cols"])
