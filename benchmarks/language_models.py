@@ -14,8 +14,9 @@ import jax.numpy as jnp
 
 import meshax as mx
 from meshax.bench.calibrate import fastest
-from meshax.models.decoder import KEEP, Decoder, parameter_count
+from meshax.models.contract import parameter_count
 from meshax.models.presets import PRESETS, preset
+from meshax.models.recomputation import KEEP
 from meshax.optim import by_name, clipped
 from meshax.plan.cost.hardware import of_device
 from meshax.train.step import init_state, make_train_step
@@ -35,11 +36,10 @@ def main():
 
     model = replace(preset(options.preset).model, keep=options.keep)
     mesh, optimizer = mx.Mesh(options.mesh), clipped(by_name(options.optimizer, 0.01), 1.0)
-    model.dims()
     dims = mx.dims(batch=options.batch, length=options.length)
 
     def init():
-        return init_state(lambda key: Decoder.init(key, model), optimizer, jax.random.key(0))
+        return init_state(model.make, optimizer, jax.random.key(0))
 
     def batch():
         tokens = mx.random.randint(jax.random.key(1), dims, 2, model.vocab)

@@ -15,13 +15,13 @@ import jax
 jax.config.update("jax_platforms", "cpu")
 
 import meshax as mx  # noqa: E402
-from meshax.models.decoder import parameter_count  # noqa: E402
-from meshax.models.presets import PRESETS, Preset, preset  # noqa: E402
+from meshax.models.contract import Preset, parameter_count  # noqa: E402
+from meshax.models.presets import PRESETS, preset  # noqa: E402
 from meshax.plan.cost.hardware import find  # noqa: E402
 from meshax.plan.printing.units import show_bytes, show_seconds  # noqa: E402
 from meshax.plan.search.layout_search import Candidate, search  # noqa: E402
 from meshax.plan.search.named_layouts import find_layout, sizes_of  # noqa: E402
-from meshax.train.preset_steps import training_step  # noqa: E402
+from meshax.train.preset_steps import preset_target  # noqa: E402
 
 PAGES = Path(__file__).parents[1] / "docs" / "presets"
 COMPARED = ("data", "data+model", "sequence", "fsdp")
@@ -86,7 +86,8 @@ class Row:
 def measured(name: str) -> Row:
     """Traces the preset under the usual layouts, and searches for others."""
     axes, hardware = MACHINES[name]
-    fn, args, donate = training_step(name)
+    target = preset_target(name)
+    fn, args, donate = target.fn, target.args, target.donate
     mesh, chosen, compared = mx.Mesh(axes, abstract=True), preset(name), {}
     for layout in COMPARED:
         report = mx.spmd(fn, mesh, find_layout(layout, mesh, sizes=sizes_of(args)), donate).explain(*args)
@@ -104,7 +105,7 @@ def table(rows: list[Row]) -> str:
         p, limit = row.preset, find(row.hardware).memory
         costs = [*row.compared.values(), (row.best.memory, row.best.seconds)]
         lines.append([
-            f"`{p.name}`", f"{parameter_count(p.model):,}", f"{p.batch} x {p.length}",
+            f"`{p.name}`", f"{parameter_count(p.model):,}", " x ".join(map(str, p.batch.values())),
             *([str(PAPER[p.name])] if has_paper else []), f"{row.mesh}, {row.hardware}",
             *(f"{show_bytes(peak)}{' ✗' if peak > limit else ''}, {show_seconds(time)}" for peak, time in costs),
         ])  # fmt: skip

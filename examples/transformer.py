@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 import meshax as mx
 
-mx.dims(memory=1)  # the length of what is attended to, under a name of its own
+mx.Dim.declare({"memory": "the tokens attended to: those of length, under a name of their own"})
 
 
 @dataclass(frozen=True)

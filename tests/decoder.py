@@ -9,7 +9,7 @@ BATCH, LENGTH, VOCAB, D_MODEL, D_FF, HEADS, D_KV, LAYERS = 8, 16, 40, 24, 64, 8,
 batch, length, vocab, d_model, d_ff, heads, d_kv, layers = mx.dims(
     batch=BATCH, length=LENGTH, vocab=VOCAB, d_model=D_MODEL, d_ff=D_FF, heads=HEADS, d_kv=D_KV, layers=LAYERS
 )
-mx.dims(positions=LENGTH, memory=LENGTH)
+mx.Dim.declare({"positions": "length, as attention and feed-forward see it", "memory": "the tokens attended to"})
 
 
 def init(seed=0):

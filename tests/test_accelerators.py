@@ -11,6 +11,7 @@ from meshax import nn
 from meshax.models.decoder import DecoderConfig
 from meshax.optim import by_name, clipped
 from meshax.plan.search.named_layouts import find_layout
+from meshax.train.corpus import TextExamples
 from meshax.train.fitting import step_and_shapes
 
 LAYOUTS = [
@@ -18,6 +19,11 @@ LAYOUTS = [
     mx.Layout("batch:data heads:model d_ff:model vocab:model length:model"),
     mx.Layout("batch:data", params="d_model:data"),
 ]
+
+
+def packed(config, batch, length):
+    """The shapes of a batch as a run has it."""
+    return TextExamples.shapes(config.batch({"batch": batch, "length": length}))
 
 
 @pytest.mark.gpu
@@ -39,7 +45,7 @@ def test_a_decoder_trains_on_gpus(layout):
 @pytest.mark.parametrize("keep", ["nothing", "products", "everything"])
 def test_memory_on_gpus_is_near_what_the_compiler_says(keep):
     model = DecoderConfig(d_model=512, heads=8, d_kv=64, d_ff=2048, layers=4, vocab=8192, keep=keep)
-    step, args = step_and_shapes(model, clipped(by_name("adamw", 1e-3), 1.0), (16, 256))
+    step, args = step_and_shapes(model, clipped(by_name("adamw", 1e-3), 1.0), packed(model, 16, 256))
     program = mx.spmd(step, mx.Mesh("data:-1 model:1"), "batch:data", donate=0)
     stats = program.compile(*args).memory_analysis()
     compiled = stats.argument_size_in_bytes + stats.temp_size_in_bytes
@@ -104,7 +110,7 @@ def test_attention_on_tpus_is_jaxs_own_kernel_forward_and_backward(packed):
 def test_a_training_step_compiles_for_every_generation(topology, kernels):
     """With recomputation, and with JAX's kernel only where the processor can run it."""
     config = DecoderConfig(d_model=128, heads=8, d_kv=128, d_ff=256, layers=2, vocab=256)
-    step, args = step_and_shapes(config, clipped(by_name("adafactor", 0.01), 1.0), (8, 256))
+    step, args = step_and_shapes(config, clipped(by_name("adafactor", 0.01), 1.0), packed(config, 8, 256))
     mesh = mx.Mesh("data:2 model:4", topology=topology)
     compiled = mx.spmd(step, mesh, find_layout("data+model", mesh), donate=0).compile(*args)
     assert ("tpu_custom_call" in compiled.as_text()) == kernels

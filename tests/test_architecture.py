@@ -37,7 +37,10 @@ LAYERS: dict[str, int] = {
 }
 # The imports that point up, each with its reason. There are to be no others.
 UPWARD = {
-    ("meshax.program", "meshax.plan.explain.report"): "a program explains itself, and who reads programs stands above them",
+    (
+        "meshax.program",
+        "meshax.plan.explain.report",
+    ): "a program explains itself, and who reads programs stands above them",
 }
 CORE = range(5)  # the layers that are the language itself
 MAX_CORE_LINES = 5_800
@@ -191,6 +194,15 @@ def unchecked_vma(module: Module) -> Iterator[str]:
                 yield f"{module.name}:{value.lineno}: check_vma={ast.unparse(value)}"
 
 
+def named_models(module: Module) -> Iterator[str]:
+    """Models by name, where any that follows the contract has to do."""
+    if module.name.split(".")[1:2] not in (["train"], ["plan"], ["cli"]):
+        return
+    for number, line in enumerate(module.source.splitlines(), 1):
+        if "Decoder" in line or "models.decoder" in line:
+            yield f"{module.name}:{number}: {line.strip()}"
+
+
 def _offences(rule: Callable[[Module], Iterator[str]]) -> list[str]:
     return sorted({offence for module in modules() for offence in rule(module)})
 
@@ -243,6 +255,11 @@ def test_private_names_stay_in_their_package():
 
 def test_replication_is_always_checked():
     assert not _offences(unchecked_vma), "with check_vma off, gradients are silently wrong"
+
+
+def test_nobody_knows_a_model_by_name():
+    assert not _offences(named_models), "ask for what models/contract.py has"
+    assert list(named_models(Module("meshax.train.example", "from ..models.decoder import DecoderConfig")))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshax as mx
-from meshax.dims import known_names, select, show, union, without
+from meshax.dims import known_names, made_names, select, show, union, without
 from messages import pinned
 
 batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
@@ -44,6 +44,15 @@ def test_a_name_is_known_once_a_dim_has_it():
     assert "never_made_before" not in known_names()
     mx.Dim("never_made_before", 1)
     assert "never_made_before" in known_names()
+
+
+def test_a_name_is_known_once_it_is_declared():
+    glossary = mx.Dim.declare({"declared_and_not_made": "nothing at all"})
+    assert "declared_and_not_made" in known_names() - made_names()
+    assert glossary == {"declared_and_not_made": "nothing at all"}
+    with pytest.raises(TypeError):
+        glossary["another"] = "changed"
+    assert mx.spmd(lambda: mx.zeros(()), mx.Mesh("x:1"), "declared_and_not_made:x")().numpy() == 0
 
 
 def test_show_names_the_axes_that_split():

@@ -5,14 +5,16 @@ is stored and never what an operation means. Dims meet by name: two dims of one 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from .errors import DimError, ShapeError, did_you_mean
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_known_names: set[str] = set()
+_made_names: set[str] = set()
+_declared_names: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,7 @@ class Dim:
     size: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.match(self.name):
-            raise DimError(
-                f"{self.name!r} is not a name for a dim.",
-                rule="a name is made of letters, digits and _, and does not begin with a digit.",
-                fix='write for example mx.Dim("batch", 32).',
-            )
+        _check_name(self.name)
         if isinstance(self.size, bool) or not hasattr(self.size, "__index__") or self.size < 1:
             raise DimError(
                 f"{self.size!r} is not a size for dim {self.name!r}.",
@@ -40,10 +37,30 @@ class Dim:
                 fix=f'write for example mx.Dim("{self.name}", 32).',
             )
         object.__setattr__(self, "size", int(self.size))
-        _known_names.add(self.name)
+        _made_names.add(self.name)
 
     def __repr__(self) -> str:
         return f"{self.name}:{self.size}"
+
+    @staticmethod
+    def declare(glossary: Mapping[str, str]) -> Mapping[str, str]:
+        """Declares the dims of a program by name, with what each counts: layouts may name them before any is made.
+
+        >>> GLOSSARY = Dim.declare({"length": "tokens of an example", "memory": "the tokens attended to"})
+        """
+        for name in glossary:
+            _check_name(name)
+        _declared_names.update(glossary)
+        return MappingProxyType(dict(glossary))
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str) or not _NAME.match(name):
+        raise DimError(
+            f"{name!r} is not a name for a dim.",
+            rule="a name is made of letters, digits and _, and does not begin with a digit.",
+            fix='write for example mx.Dim("batch", 32).',
+        )
 
 
 Dims = tuple[Dim, ...]
@@ -52,8 +69,13 @@ DimsLike = str | DimLike | Iterable[DimLike]
 
 
 def known_names() -> frozenset[str]:
-    """Returns the names of all dims made in this process: a layout rule must name one of them."""
-    return frozenset(_known_names)
+    """Returns the names of all dims made or declared in this process: a layout rule must name one of them."""
+    return frozenset(_made_names | _declared_names)
+
+
+def made_names() -> frozenset[str]:
+    """Returns the names of all dims made in this process: what programs have, as far as anyone knows yet."""
+    return frozenset(_made_names)
 
 
 def split_words(text: str) -> list[str]:

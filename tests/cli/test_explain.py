@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 from meshax.cli import main
@@ -14,6 +15,15 @@ def test_the_report_and_the_time(capsys):
     assert "all-reduce" in out and "bytes sent by each processor" in out
     assert " a call predicted on h200, " in out.splitlines()[-1]
     assert err == ""
+
+
+def test_a_preset_is_built_directly(capsys):
+    """Nothing of ours is loaded as if it were a user's file."""
+    folders, modules = list(sys.path), set(sys.modules)
+    assert main(["explain", "--preset", "tiny", *MESH, "--layout", "data+model", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["collectives"]
+    assert sys.path == folders
+    assert not [name for name in set(sys.modules) - modules if name.startswith("target_")]
 
 
 def test_json(capsys):

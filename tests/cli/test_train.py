@@ -142,6 +142,8 @@ def test_presets(capsys):
     assert next(iter(rows)) == "tiny" and set(PAPER) <= set(rows)
     for name in PAPER:
         assert f"lm-{rows[name]['parameters'] / 1e9:.2f}b" == name
+    assert rows["tiny"]["batch"] == 16 and rows["tiny"]["length"] == 128 and rows["tiny"]["model"]["heads"] == 8
+    assert rows["tiny"]["glossary"]["batch"] == "examples"
     assert main(["presets"]) == 0
     out = capsys.readouterr().out
     assert "lm-4.90b         4.90 B parameters" in out and "tiny             0.66 M parameters" in out
@@ -168,7 +170,7 @@ def test_from_text_to_text(tmp_path, capsys, monkeypatch):
     assert moved["perplexity"] == pytest.approx(trained["perplexity"], rel=1e-5)
 
     # Generating needs no text but the beginning.
-    monkeypatch.setattr(Run, "prepared", property(lambda self: pytest.fail("the text was looked for")))
+    monkeypatch.setattr(Run, "examples", property(lambda self: pytest.fail("the text was looked for")))
     made = answer(capsys, "generate", "--run", run, "--prompt", "the cat", "--tokens", "5")
     assert made["text"].startswith("the cat") and made["tokens"] <= 5
     assert main(["generate", "--run", run, "--prompt", "the cat", "--tokens", "5"]) == 0

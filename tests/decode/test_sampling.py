@@ -48,7 +48,6 @@ LAYOUTS = {"none": "x:1", "model": "data:2 model:4", "data+model": "data:2 model
 def written(layout):
     """12 tokens after a beginning, in a window of 8."""
     mesh = mx.Mesh(LAYOUTS[layout])
-    CONFIG.dims()
     draw = sampler(Decoder.init(KEY, CONFIG), mesh, find_layout(layout, mesh), 8, 5)
     return list(generate(draw, [3, 4, 5], 12, end=-1, seed=1, temperature=1.5))
 

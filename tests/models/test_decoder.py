@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import meshax as mx
-from meshax.models.decoder import KEEP, Decoder, DecoderConfig, parameter_count
+from meshax.models.contract import parameter_count
+from meshax.models.decoder import Decoder, DecoderConfig
+from meshax.models.recomputation import KEEP
 from meshax.plan.search.named_layouts import find_layout
 from messages import pinned
 
@@ -48,7 +50,6 @@ def leaves(tree):
 @functools.cache
 def made(config):
     """A model of numbers that differ from place to place: to draw them would take longer to compile than to use."""
-    config.dims()
     shapes, treedef = jax.tree.flatten(jax.eval_shape(lambda: Decoder.init(KEY, config)))
     draw = np.random.default_rng(0)
     return jax.tree.unflatten(treedef, [draw.normal(0.1, 0.3, x.shape).astype(x.dtype) for x in shapes])

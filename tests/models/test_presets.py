@@ -3,7 +3,7 @@
 import pytest
 
 import meshax as mx
-from meshax.models.decoder import parameter_count
+from meshax.models.contract import parameter_count
 from meshax.models.presets import PRESETS, preset
 
 

@@ -13,7 +13,7 @@ from samples import counting
 
 row, col = mx.dims(row=3, col=10)
 mesh = mx.Mesh("rows:2 cols:4")
-mx.dims(piece=1)
+mx.Dim.declare({"piece": "what the windows hold, one after the other"})
 
 # Where the window of each of four processors begins; [col:10] is cut into blocks of 3, 3, 3 and 1.
 STARTS = {

@@ -218,7 +218,7 @@ MOVED = {
     "stacked": lambda x: mx.stack([x, x], "pair"),
     "windows": lambda x: mx.windows(x, hidden, window, before=1),
 }
-mx.dims("whole:10 rows_of_it:6 pair:2")
+mx.Dim.declare({"whole": "hidden", "rows_of_it": "batch", "pair": "two of the same"})
 MOVED_UNDER = [*LAYOUTS, "hidden:cols rows_of_it:cols", "pair:rows hidden:cols"]
 DTYPES = ["bool", "int8", "uint32", "complex64", "float8_e4m3fn", "float8_e5m2fnuz"]
 

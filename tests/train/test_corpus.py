@@ -46,7 +46,7 @@ def test_one_file(tmp_path):
         f"  values: {path}\n"
         "  fix: pass --data.held-out FILE, or --data.lines to make each line a document."
     )
-    assert len(run(tmp_path, path, lines=True).prepared.held_out) < len(run(tmp_path, path, lines=True).prepared.train)
+    assert len(run(tmp_path, path, lines=True).examples.held_out) < len(run(tmp_path, path, lines=True).examples.train)
 
 
 def shown(folder, **changes):
@@ -59,7 +59,7 @@ def shown(folder, **changes):
 def test_a_text_with_fewer_subwords_than_there_is_room_for(tmp_path):
     write_text(tmp_path / "text")
     run, lines = shown(tmp_path, vocab=1024)
-    size = run.prepared.vocabulary.size
+    size = run.examples.vocabulary.size
     assert size < 1024
     line = f"vocabulary: {size} subwords, as many as the text gives; the model has room for 1024"
     assert line in lines

@@ -9,9 +9,10 @@ from rich.console import Console
 
 import meshax as mx
 from meshax.errors import TrainingError
-from meshax.models.decoder import KEEP
+from meshax.models.recomputation import KEEP
 from meshax.plan.explain.report import explain
 from meshax.train.config import TrainConfig
+from meshax.train.corpus import TextExamples
 from meshax.train.fitting import fitted, memory_of, step_and_shapes
 from meshax.train.loop import Run, run_config
 from runs import small, write_text
@@ -25,7 +26,9 @@ def needs():
     mesh, layout = CONFIG.placed()
     found = {}
     for keep in KEEP:
-        step, args = step_and_shapes(replace(CONFIG.model(), keep=keep), CONFIG.make_optimizer(), CONFIG.sizes())
+        model = replace(CONFIG.model(), keep=keep)
+        batch = TextExamples.shapes(model.batch(CONFIG.sizes()))
+        step, args = step_and_shapes(model, CONFIG.make_optimizer(), batch)
         found[keep] = explain(mx.spmd(step, mesh, layout, donate=0), *args).memory["peak"]
     return found
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import meshax as mx
-from meshax.models.decoder import Decoder, DecoderConfig
+from meshax.models.decoder import DecoderConfig
 from meshax.optim.clipping import clipped
 from meshax.optim.named_optimizers import by_name
 from meshax.plan.search.named_layouts import find_layout
@@ -44,7 +44,7 @@ OPTIMIZER = clipped(by_name("adamw", 3e-3), 1.0)
 
 
 def first_state(key):
-    return init_state(lambda key: Decoder.init(key, MODEL), OPTIMIZER, key)
+    return init_state(MODEL.make, OPTIMIZER, key)
 
 
 def losses(state, mesh, layout):
@@ -67,7 +67,6 @@ def losses(state, mesh, layout):
 
 @pytest.fixture(scope="module")
 def state():
-    MODEL.dims()
     return mx.spmd(first_state, mx.Mesh("x:1"), "")(jax.random.key(0))
 
 

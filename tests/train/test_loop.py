@@ -11,9 +11,11 @@ import pytest
 from rich.console import Console
 
 from meshax.errors import LayoutError, TrainingError
+from meshax.models.presets import preset
 from meshax.train.config import DataOptions, OptimizerOptions
+from meshax.train.evaluation import Evaluation
 from meshax.train.guards import Guard
-from meshax.train.loop import Evaluation, Run, run_config
+from meshax.train.loop import Run, run_config
 from meshax.train.metrics import Metrics, finite, read_metrics
 from meshax.train.profiling import Profile
 from runs import small, write_text
@@ -54,8 +56,8 @@ def test_what_a_run_leaves_behind(whole):
     assert (run.directory / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert list((run.directory / "events").glob("events.out.tfevents.*"))
     found = json.loads((run.directory / "result.json").read_text())
-    assert found["perplexity"] == result.perplexity and found["bigram_perplexity"] > 1
-    assert found["vocabulary_size"] == run.prepared.vocabulary.size
+    assert found["perplexity"] == result.metrics["perplexity"] and found["bigram_perplexity"] > 1
+    assert found["vocabulary_size"] == run.examples.vocabulary.size
     rows = measured(run.directory)
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, 13))
     assert [row["step"] for row in rows if "eval_loss" in row] == [4, 8, 12]
@@ -63,7 +65,7 @@ def test_what_a_run_leaves_behind(whole):
 
 
 def test_a_layout_that_cannot_fit_the_model_is_found_before_the_text_is_read(folder, monkeypatch):
-    monkeypatch.setattr("meshax.train.loop.prepare", lambda *_: pytest.fail("the text was read"))
+    monkeypatch.setattr("meshax.train.corpus.prepare", lambda *_: pytest.fail("the text was read"))
     wrong = small(folder, "wrong", mesh="model:8", layout="d_model:model heads:model")
     with pytest.raises(LayoutError, match="are split over one axis|the same axis|'model'"):
         made(wrong)
@@ -75,10 +77,12 @@ BLOWN_UP = {math.inf: "inf", math.nan: "nan", 800.0: "inf", 300.0: "1.9e+130", 3
 
 @pytest.mark.parametrize(("loss", "shown"), BLOWN_UP.items(), ids=str)
 def test_a_perplexity_is_readable_and_json(loss, shown):
-    found = Evaluation(loss, 100, 2e300 if loss > 9 else 1.5)
-    assert str(found).startswith(f"perplexity {shown}, ") and len(str(found)) < 60
-    text = json.dumps(finite({"perplexity": found.perplexity}), allow_nan=False)
-    assert json.loads(text)["perplexity"] == (found.perplexity if math.isfinite(found.perplexity) else None)
+    metrics = preset("tiny").model.metrics({"loss": loss})
+    evaluation = Evaluation(loss, 100, metrics, {"bits_per_byte": 2e300 if loss > 9 else 1.5})
+    assert str(evaluation).startswith(f"perplexity {shown}, ") and len(str(evaluation)) < 60
+    text = json.dumps(finite(evaluation.metrics), allow_nan=False)
+    value = metrics["perplexity"]
+    assert json.loads(text)["perplexity"] == (value if math.isfinite(value) else None)
 
 
 def test_a_run_that_blows_up_stays_readable(folder, capsys):
@@ -228,7 +232,7 @@ def test_a_start_that_failed_leaves_no_vocabulary_to_the_next(folder, tmp_path):
     with pytest.raises(TrainingError, match="the text is too short to hold some of it out"):
         made(small(folder, "twice", data=short))
     again, fresh = made(small(folder, "twice")), made(small(folder, "once"))
-    assert again.prepared.vocabulary.fingerprint == fresh.prepared.vocabulary.fingerprint
+    assert again.examples.vocabulary.fingerprint == fresh.examples.vocabulary.fingerprint
 
 
 def test_evaluation_needs_the_stored_tokens_alone(tmp_path, monkeypatch):

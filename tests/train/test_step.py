@@ -55,7 +55,7 @@ def test_every_layout_and_microbatches_give_the_same(layout, microbatches):
     wanted = make_train_step(OPTIMIZER)(state(), examples(), KEY)
     for a, b in zip(leaves(got), leaves(wanted), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-6)
-    assert float(got[1]["tokens"]) == 14
+    assert float(got[1]["count"]) == 14
 
 
 def test_the_state_keeps_its_form():

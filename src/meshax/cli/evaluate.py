@@ -10,7 +10,7 @@ from .options import Reporting, progress_console, step_of, use_processors
 
 @dataclass(kw_only=True)
 class Evaluate(Reporting):
-    """Evaluates a trained model on its held-out text.
+    """Evaluates a trained model on its held-out examples.
 
     meshax eval --run runs/tiny
     """
@@ -32,9 +32,6 @@ class Evaluate(Reporting):
         run = Run(config, progress_console(), read_only=True)
         with interruptible() as check_interrupt:
             state, extra = run.restored(step)
-            found = run.evaluate(state.model, check_interrupt=check_interrupt)
-        data = {
-            "step": extra["step"], "perplexity": found.perplexity, "loss": found.loss,
-            "bits_per_byte": found.bits_per_byte, "tokens": found.tokens,
-        }  # fmt: skip
-        self.report(data, f"step {extra['step']}: {found}")
+            evaluation = run.evaluate(state.model, check_interrupt=check_interrupt)
+        data = {"step": extra["step"], "loss": evaluation.loss, **evaluation.figures()}
+        self.report(data | {f"{run.unit}s": evaluation.count}, f"step {extra['step']}: {evaluation}")

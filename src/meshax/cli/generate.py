@@ -40,16 +40,18 @@ class Generate(Reporting):
         from ..train.corpus import VOCABULARY
 
         run = Run(config, progress_console(), read_only=True)
+        if run.model.batch_kind != "tokens":
+            raise UsageError(f"the model in {self.run_!r} writes no text.", fix="name the run of a language model.")
         words = Vocabulary.load(run.directory / VOCABULARY)
-        made = []
+        tokens = []
         with interruptible() as check_interrupt:
             state, _ = run.restored(step)
-            draw = sampler(state.model, run.mesh, run.layout, run.dims[1].size, self.top_k or None)
+            draw = sampler(state.model, run.mesh, run.layout, run.sizes["length"], self.top_k or None)
             for token in generate(draw, words.encode(self.prompt), self.tokens, END, self.seed, self.temperature):
                 check_interrupt()
-                made.append(token)
-        text = self.prompt + words.decode(made)
-        self.report({"prompt": self.prompt, "text": text, "tokens": len(made)}, text, folded=False)
+                tokens.append(token)
+        text = self.prompt + words.decode(tokens)
+        self.report({"prompt": self.prompt, "text": text, "tokens": len(tokens)}, text, folded=False)
 
     def _check(self) -> None:
         try:

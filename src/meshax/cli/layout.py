@@ -39,7 +39,7 @@ class FindLayout(OnProgram):
         """Searches and prints the best."""
         from ..layout import Layout
         from ..mesh import Mesh
-        from ..plan.compile.targets import blamed, check_target
+        from ..plan.compile.targets import blamed
         from ..plan.cost.hardware import find, parse_bytes
         from ..plan.printing.terminal import terminal_width
         from ..plan.search.layout_search import search
@@ -62,9 +62,9 @@ class FindLayout(OnProgram):
             meshes = None if self.processors else [Mesh(target.axes(self.mesh), abstract=True)]
         with (
             progress_console().status("searching") as status,
-            blamed(target.name, check_target(target.name)[0], "cannot be traced"),
+            blamed(target.name, target.path, "cannot be traced"),
         ):
-            found = search(
+            candidates = search(
                 target.fn,
                 target.args,
                 meshes,
@@ -76,4 +76,4 @@ class FindLayout(OnProgram):
                 donate=target.donate,
                 progress=status.update,
             )
-        self.report(as_dict(found, machine), as_text(found, machine, terminal_width()))
+        self.report(as_dict(candidates, machine), as_text(candidates, machine, terminal_width()))

@@ -94,30 +94,36 @@ class OnProgram(Reporting):
     ] = ""
 
     def __post_init__(self) -> None:
-        """Puts a preset's own program in the place of the target."""
+        """Raises unless a program is named, and once."""
         if bool(self.target) == bool(self.preset):
             raise UsageError(
                 "a target or a preset: one of the two.", fix="write FILE.py:FUNCTION, or --preset lm-1.28b."
             )
-        if self.preset:
-            from ..train.preset_steps import target_of
 
-            with usage():
-                self.target = target_of(self.preset)
+    def check_program(self) -> None:
+        """Raises if there can be no such program, or mesh."""
+        from ..mesh import Mesh
+        from ..models.presets import preset
+        from ..plan.compile.targets import check_target
+
+        with usage():
+            if self.preset:
+                preset(self.preset)
+            else:
+                check_target(self.target)
+            if self.mesh:
+                Mesh(self.mesh, abstract=True)
 
     def load(self) -> "Target":
         """Loads the target. Looking at a program takes no accelerator from whoever uses it."""
         import jax
 
-        from ..mesh import Mesh
-        from ..plan.compile.targets import check_target, load_target
+        from ..plan.compile.targets import load_target
+        from ..train.preset_steps import preset_target
 
-        with usage():
-            check_target(self.target)
-            if self.mesh:
-                Mesh(self.mesh, abstract=True)
+        self.check_program()
         jax.config.update("jax_platforms", "cpu")
-        return load_target(self.target)
+        return preset_target(self.preset) if self.preset else load_target(self.target)
 
 
 @dataclass(kw_only=True)
@@ -171,11 +177,11 @@ class OnLaidOut(OnProgram):
 
     def explained(self) -> "Report":
         """Traces the program."""
-        from ..plan.compile.targets import blamed, check_target
+        from ..plan.compile.targets import blamed
         from ..plan.explain.report import explain
 
         target, program = self.build()
-        with blamed(target.name, check_target(target.name)[0], "cannot be traced"):
+        with blamed(target.name, target.path, "cannot be traced"):
             return explain(program, *target.args)
 
 

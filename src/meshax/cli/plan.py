@@ -32,7 +32,6 @@ class MakePlan(OnLaidOut):
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         from ..mesh import Mesh
-        from ..plan.compile.targets import check_target
         from ..plan.compile.topologies import CPU, check_compiler, check_size, check_topology, plain_topology
         from ..plan.compile.worker import plan_apart
         from ..plan.printing.terminal import terminal_width
@@ -40,15 +39,16 @@ class MakePlan(OnLaidOut):
         self.check_layout()
         self.check_html()
         topology = plain_topology(self.topology)
+        self.check_program()
         with usage():
-            check_target(self.target)
             if topology != CPU:
                 check_topology(topology)
             if self.mesh:
                 check_size(topology, Mesh(self.mesh, abstract=True))
         if topology != CPU:
             check_compiler()
-        request = {"target": self.target, "topology": topology, "mesh": self.mesh, "layout": self.layout}
+        module = {"module": "meshax.train.preset_steps"} if self.preset else {}
+        request = {"target": self.preset or self.target, "topology": topology, "mesh": self.mesh, "layout": self.layout}
         request |= {"params": self.param_layout, "optimizer": self.optimizer_layout, "html": self.html}
         columns = (SpinnerColumn(finished_text="-"), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=progress_console()) as progress:
@@ -62,6 +62,6 @@ class MakePlan(OnLaidOut):
                 progress.add_task(stage, total=None)
 
             begin("starting")
-            answer = plan_apart({**request, "width": terminal_width()}, begin)
+            answer = plan_apart({**request, "width": terminal_width()}, begin, **module)
             end()
         self.report(answer["plan"], answer["text"])

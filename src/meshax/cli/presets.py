@@ -1,7 +1,7 @@
 """`meshax presets`."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, cast
 
 from .options import Reporting
 
@@ -15,14 +15,12 @@ class Presets(Reporting):
 
     def run(self) -> None:
         """Prints them."""
-        from dataclasses import asdict
-
-        from ..models.decoder import parameter_count
+        from ..models.contract import parameter_count
         from ..models.presets import PRESETS, show_parameters
 
         rows: list[dict[str, Any]] = [
             {"name": p.name, "parameters": parameter_count(p.model), "family": p.family, "about": p.about}
-            | {"batch": p.batch, "length": p.length, "model": asdict(p.model)}
+            | {**p.batch, "model": asdict(cast(Any, p.model)), "glossary": dict(p.model.glossary)}
             for p in PRESETS.values()
         ]
         lines = [f"{r['name']:14} {show_parameters(r['parameters']):>8} parameters  {r['about']}" for r in rows]

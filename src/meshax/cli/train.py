@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,13 +36,17 @@ class Train(Reporting):
         use_processors(self.run_.mesh or VIRTUAL)
         with usage():
             self.run_.check()
+        from ..train.evaluation import show_metric
         from ..train.loop import Run
-        from ..train.metrics import show_number
 
-        run = Run(self.run_, progress_console())
+        console = progress_console()
+        run = Run(self.run_, console)
         result = run.train()
+        if run.model.batch_kind == "tokens":
+            where, prompt = shlex.quote(str(run.directory)), "..." if self.run_.data.text else "def "
+            console.print(f'next: meshax generate --run {where} --prompt "{prompt}"', highlight=False, markup=False)
         data = json.loads((run.directory / "result.json").read_text(encoding="utf-8"))
-        self.report(data, f"perplexity {show_number(result.perplexity, 2)}")
+        self.report(data, show_metric(*next(iter(result.metrics.items()))))
 
 
 def train_command(argv: Sequence[str]) -> type[Train]:

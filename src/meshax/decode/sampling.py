@@ -13,6 +13,7 @@ import numpy as np
 from ..dims import Dim
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
+from ..models.contract import LanguageModel
 from ..ops import arange, top_k, where
 from ..ops import max as max_
 from ..ops import min as min_
@@ -41,11 +42,13 @@ def next_token(logits: Tensor, key: Any, temperature: Any, among: int | None) ->
     return categorical(key, logits / temperature, over="vocab")
 
 
-def sampler(model: Any, mesh: Mesh, layout: Layout | RulesLike, length: int, among: int | None) -> Callable[..., int]:
+def sampler(
+    model: LanguageModel, mesh: Mesh, layout: Layout | RulesLike, length: int, among: int | None
+) -> Callable[..., int]:
     """Makes a function of the tokens so far, a key and a temperature that gives the next token."""
     dims = (Dim("batch", 1), Dim("length", length))
 
-    def step(model: Any, tokens: Tensor, last: Tensor, key: Any, temperature: Tensor) -> Tensor:
+    def step(model: LanguageModel, tokens: Tensor, last: Tensor, key: Any, temperature: Tensor) -> Tensor:
         logits = model(tokens).astype(jnp.float32)
         here = (arange(logits.dim("positions")) == last).astype(jnp.float32)
         return max_(next_token(sum_(logits * here, "positions"), key, temperature, among))

@@ -1,1 +1,1 @@
-"""Models, each of which opens with its glossary of dim names."""
+"""Models: a folder for each kind, what all of them offer (`contract.py`), and which have names (`presets.py`)."""

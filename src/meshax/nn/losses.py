@@ -1,11 +1,15 @@
 """Losses, exact over a split vocabulary: logits are never gathered."""
 
+import math
+
 import jax.numpy as jnp
 
 from ..dims import DimLike
 from ..ops import softmax_cross_entropy
 from ..ops import sum as sum_
 from ..tensor import Tensor
+
+_LARGEST = 709.0  # e to the power of more is no float
 
 
 def cross_entropy(
@@ -33,3 +37,8 @@ def cross_entropy(
     )
     weights = weights.astype(jnp.float32)
     return sum_(losses * weights), sum_(weights)
+
+
+def perplexity(loss: float) -> float:
+    """Returns the perplexity of a loss in nats per token; infinity where no number is large enough."""
+    return math.exp(loss) if not loss > _LARGEST else math.inf

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import tomllib
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_origin
@@ -13,8 +14,9 @@ import jax
 from ..errors import ArgumentError, TrainingError, did_you_mean
 from ..layout import Layout
 from ..mesh import Mesh
-from ..models.decoder import KEEP, DecoderConfig
+from ..models.contract import ModelConfig
 from ..models.presets import preset
+from ..models.recomputation import KEEP
 from ..optim.clipping import Clipped, clipped
 from ..optim.named_optimizers import by_name
 from ..optim.schedules import by_name as schedule_by_name
@@ -84,22 +86,35 @@ class TrainConfig:
     spike: float = 0.0  # stop at a loss so many times the median of the last 50, once there are 10; 0: never
     profile: bool = False  # write a profile of a few steps for TensorBoard
 
-    def model(self) -> DecoderConfig:
-        """Returns the model's configuration: the preset's, with what was given instead."""
-        keep = "" if self.keep == AUTO else self.keep
-        given: dict[str, Any] = {"keep": keep, "vocab": self.vocab, "dtype": self.dtype, "dropout": self.dropout}
-        return replace(preset(self.preset).model, **{name: value for name, value in given.items() if value})
+    def model(self) -> ModelConfig:
+        """Returns the model's configuration: the preset's, with what is asked for instead."""
+        model = preset(self.preset).model
+        names = [f.name for f in dataclasses.fields(model)]
+        changes = self._asked_for(("keep", "vocab", "dtype", "dropout"), names)
+        return replace(model, **{name: value for name, value in changes.items() if value != AUTO})
 
-    def sizes(self) -> tuple[int, int]:
-        """Returns the examples in a step and the tokens in an example."""
-        chosen = preset(self.preset)
-        return self.batch or chosen.batch, self.length or chosen.length
+    def sizes(self) -> dict[str, int]:
+        """Returns the sizes of the dims of a batch, by name: the preset's, with what is asked for instead."""
+        sizes = preset(self.preset).batch
+        return {**sizes, **self._asked_for(("batch", "length"), sizes)}
+
+    def _asked_for(self, names: Sequence[str], known: Collection[str]) -> dict[str, Any]:
+        """Returns the options among some that are not left to the preset, or raises if its model has no such thing."""
+        options = {name: getattr(self, name) for name in names if getattr(self, name)}
+        for name, value in options.items():
+            if name not in known:
+                raise ArgumentError(
+                    f"{name} is {value!r}, and the model of the preset {self.preset!r} has none.",
+                    fix="leave it out, or choose another preset.",
+                )
+        return options
 
     def placed(self) -> tuple[Mesh, Layout]:
         """Returns the mesh on this machine's devices, and the layout."""
         mesh = Mesh(self.mesh or (VIRTUAL if jax.default_backend() == "cpu" else "data:-1 model:1"))
-        sizes = self.model().sizes()  # a layout may name these
-        return mesh, find_layout(self.layout, mesh, self.param_layout, self.optimizer_layout, sizes=sizes)
+        model = self.model()
+        rules = self.layout, mesh, self.param_layout, self.optimizer_layout
+        return mesh, find_layout(*rules, known=model.glossary, sizes=model.sizes())
 
     def make_optimizer(self) -> Clipped:
         """Returns the optimizer with its schedule; without a limit it clips nothing, and still knows the norm."""
@@ -137,7 +152,7 @@ class TrainConfig:
 
     def _check_batch(self, processors: int) -> None:
         """Raises if a batch cannot be cut as the microbatches and the processors that split it ask."""
-        batch, parts = self.sizes()[0], self.optimizer.microbatches
+        batch, parts = self.sizes()["batch"], self.optimizer.microbatches
         if batch % parts:
             near = [n for n in range(1, batch + 1) if batch % n == 0]
             below, above = [n for n in near if n < parts], [n for n in near if n > parts]

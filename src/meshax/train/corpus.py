@@ -1,36 +1,79 @@
 """From text to tokens: what a run reads before its first step, and reuses the next time."""
 
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 from rich.console import Console
 
 from ..data.bigram import Bigram
 from ..data.reading import Per
+from ..data.stream import Batches, evaluation
 from ..data.text import Text, standard_library
 from ..data.tokenizing import tokenize
 from ..data.tokens import MANIFEST, TokenFile
 from ..data.vocabulary import Vocabulary
 from ..errors import DataError, TrainingError
+from ..tensor import Tensor
 from .config import TrainConfig
+from .evaluation import Evaluation
+from .metrics import bits_per_byte
 
 VOCABULARY = "vocabulary.json"
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """The vocabulary, and the tokens to train and to evaluate on."""
+class TextExamples:
+    """The vocabulary, and the tokens to train and to evaluate on: several documents may share an example."""
+
+    unit: ClassVar[str] = "token"
 
     vocabulary: Vocabulary
     train: TokenFile
     held_out: TokenFile
 
-    def bigram(self) -> Bigram:
-        """Returns the model to compare with."""
-        return Bigram.fit(self.train)
+    @classmethod
+    def open(cls, config: TrainConfig, console: Console, read_only: bool = False) -> "TextExamples":
+        """Finds and tokenizes the text of a run."""
+        return prepare(config, console, read_only)
+
+    @staticmethod
+    def shapes(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the shapes of a batch: beside what a model of tokens asks for, which document a token is of."""
+        return {**batch, **dict.fromkeys(("segments", "positions"), batch["tokens"])}
+
+    def stream(self, sizes: Mapping[str, int], seed: int) -> Batches:
+        """Returns the batches to train on."""
+        return Batches(self.train, length=sizes["length"], batch=sizes["batch"], seed=seed)
+
+    def held_out_batches(self, sizes: Mapping[str, int]) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the held-out text once."""
+        return evaluation(self.held_out, length=sizes["length"], batch=sizes["batch"])
+
+    def metrics(self, loss: float, count: float) -> dict[str, float]:
+        """Returns the bits that each byte of the text takes."""
+        size = self.held_out.num_bytes * count / self.held_out.num_tokens
+        return {"bits_per_byte": bits_per_byte(loss, round(size))}
+
+    def identity(self) -> dict[str, Any]:
+        """Returns the vocabulary's."""
+        return {"vocabulary": self.vocabulary.fingerprint}
+
+    def facts(self) -> dict[str, float]:
+        """Returns the size of the vocabulary."""
+        return {"vocabulary_size": self.vocabulary.size}
+
+    def baseline(self) -> tuple[str, Evaluation]:
+        """Returns how well a bigram model does."""
+        bigram = Bigram.fit(self.train).evaluate(self.held_out)
+        metrics = {"perplexity": bigram.perplexity}, {"bits_per_byte": bigram.bits_per_byte}
+        return "bigram", Evaluation(math.log(bigram.perplexity), self.held_out.num_tokens, *metrics)
 
 
-def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> Prepared:
+def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> TextExamples:
     """Finds the text, trains or loads the vocabulary, and tokenizes what has not been tokenized yet.
 
     Args:
@@ -42,7 +85,7 @@ def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> P
     if read_only and not config.data.cache and (run / "tokens" / "held_out" / MANIFEST).exists():
         # what the run was trained and evaluated on, whatever has become of the text
         train, held_out = (TokenFile(run / "tokens" / name) for name in ("train", "held_out"))
-        return Prepared(Vocabulary.load(run / VOCABULARY), train, held_out)
+        return TextExamples(Vocabulary.load(run / VOCABULARY), train, held_out)
     folder = Path(config.data.cache).expanduser() if config.data.cache else run / "tokens"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +109,7 @@ def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> P
             rule="about a twentieth of the documents is held out, chosen by their words.",
             fix="give more text, or pass --data.held-out FILE.",
         ) from error
-    return Prepared(vocabulary, train, held_out)
+    return TextExamples(vocabulary, train, held_out)
 
 
 def _texts(config: TrainConfig, console: Console) -> tuple[Text, Text]:
@@ -106,7 +149,7 @@ def _vocabulary(config: TrainConfig, run: Path, text: Text, console: Console) ->
 
     What a start left that never came to a checkpoint is no run: its vocabulary may be that of another text.
     """
-    own, size = run / VOCABULARY, config.model().vocab
+    own, size = run / VOCABULARY, config.model().sizes()["vocab"]
     has_run = any((run / "checkpoints").glob("*-step-*"))
     named = Vocabulary.load(config.data.vocabulary) if config.data.vocabulary else None
     if own.exists() and has_run:

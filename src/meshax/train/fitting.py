@@ -1,17 +1,15 @@
 """Before the first step: does it fit the memory of a processor, and what may the backward pass keep there?"""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from ..dims import dims
 from ..errors import TrainingError
 from ..layout import Layout
 from ..mesh import Mesh
-from ..models.decoder import KEEP, Decoder, DecoderConfig
+from ..models.contract import ModelConfig
+from ..models.recomputation import KEEP
 from ..optim.clipping import Clipped
 from ..plan.cost.hardware import of_device, parse_bytes
 from ..plan.explain.report import Report, explain
@@ -19,36 +17,31 @@ from ..plan.printing.units import show_bytes
 from ..program import spmd
 from ..tensor import Tensor
 from .config import AUTO, TrainConfig
+from .examples import examples_for
 from .step import init_state, make_train_step
 
 _MARGIN = 0.9  # of the memory, for what is kept by choice: estimates are up to a tenth too low
-BATCH = ("tokens", "targets", "weights", "segments", "positions")
 
 
 def step_and_shapes(
-    model: DecoderConfig,
+    model: ModelConfig,
     optimizer: Clipped,
-    sizes: Sequence[int],
+    batch: dict[str, Tensor],
     microbatches: int | None = None,
-    given: Sequence[str] = BATCH,
 ) -> tuple[Any, tuple[Any, ...]]:
     """Returns the function of a training step and the shapes of its arguments; nothing is made.
 
     Args:
         model: the model.
         optimizer: changes its parameters.
-        sizes: the examples of a batch, and the tokens of an example.
+        batch: the shapes of a batch.
         microbatches: parts of a batch, one after the other.
-        given: the tensors of a batch.
     """
-    model.dims()
 
     def init() -> Any:
-        return init_state(lambda key: Decoder.init(key, model), optimizer, jax.random.key(0))
+        return init_state(model.make, optimizer, jax.random.key(0))
 
     state = spmd(init, Mesh("none:1", abstract=True), "").trace().results
-    shape = dims(batch=sizes[0], length=sizes[1])
-    batch = {name: Tensor(jax.ShapeDtypeStruct(tuple(sizes), jnp.int32), shape) for name in given}
     return make_train_step(optimizer, microbatches), (state, batch, jax.random.key(0))
 
 
@@ -61,7 +54,7 @@ def memory_of(mesh: Mesh, given: str) -> float:
     return float(stats.get("bytes_limit") or of_device(device.device_kind).memory)
 
 
-def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[DecoderConfig, str]:
+def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[ModelConfig, str]:
     """Returns the model of a run, with what its backward pass keeps, and a line about it.
 
     `--keep auto` keeps the most that is predicted to fit, with a tenth of the memory to spare. Where a limit is given,
@@ -73,19 +66,18 @@ def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[DecoderConf
     limit = memory_of(mesh, config.memory)
     parts = config.optimizer.microbatches
 
-    def predicted(keep: str) -> Report:
-        step, args = step_and_shapes(
-            replace(model, keep=keep), config.make_optimizer(), config.sizes(), parts if parts > 1 else None
-        )
+    def predicted(model: ModelConfig) -> Report:
+        batch = examples_for(model).shapes(model.batch(config.sizes()))
+        step, args = step_and_shapes(model, config.make_optimizer(), batch, parts if parts > 1 else None)
         return explain(spmd(step, mesh, layout, donate=0), *args)
 
     needs = 0
-    *more, least = reversed(KEEP) if config.keep == AUTO else [model.keep]
-    for keep in (*more, least):
-        needs = predicted(keep).memory["peak"]
-        if needs <= (limit if keep == least else limit * _MARGIN):
-            line = f"the backward pass keeps {keep}: {show_bytes(needs)} of {show_bytes(limit)} predicted"
-            return replace(model, keep=keep), line
+    *more, least = [_keeping(model, keep) for keep in reversed(KEEP)] if config.keep == AUTO else [model]
+    for model in (*more, least):
+        keep = getattr(model, "keep", "everything")
+        needs = predicted(model).memory["peak"]
+        if needs <= (limit if model is least else limit * _MARGIN):
+            return model, f"the backward pass keeps {keep}: {show_bytes(needs)} of {show_bytes(limit)} predicted"
     raise TrainingError(
         f"a step does not fit {show_bytes(limit)} on each processor.",
         values=f"predicted with --keep {keep!r}: {show_bytes(needs)}",
@@ -93,3 +85,8 @@ def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[DecoderConf
         fix="split more (meshax layout finds how), cut the batch into --optimizer.microbatches"
         + (", or pass --keep auto." if config.keep != AUTO else ", or use more processors."),
     )
+
+
+def _keeping(model: ModelConfig, keep: str) -> ModelConfig:
+    changes: dict[str, Any] = {"keep": keep}
+    return replace(model, **changes)

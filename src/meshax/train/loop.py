@@ -6,63 +6,40 @@ alone, and the stream of batches is saved with the parameters, so a resumed run 
 
 import contextlib
 import json
-import math
-import shlex
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from rich.console import Console
 
-from ..data.stream import Batches, evaluation
-from ..dims import Dim
 from ..errors import DataError, TrainingError
 from ..mesh import Mesh
-from ..models.decoder import Decoder
+from ..models.contract import Model
 from ..plan.cost.hardware import of_device
 from ..plan.explain.report import Report, explain
 from ..program import spmd
 from ..tensor import Tensor, tensor
 from .checkpoints import Checkpoints
 from .config import CONFIG, TrainConfig, load_config
-from .corpus import Prepared, prepare
+from .evaluation import Evaluation
+from .examples import Batch, Examples, examples_for
 from .fitting import fitted, step_and_shapes
 from .guards import Guard, interruptible
-from .metrics import Metrics, bits_per_byte, draw_curve, finite, perplexity, show_number
+from .metrics import Metrics, draw_curve, finite, show_number
 from .profiling import Profile
 from .progress import Display
 from .step import TrainState, evaluation_step, init_state, make_train_step
-
-_NOT_PARAMETERS = ("keep", "dtype", "dropout", "label_smoothing", "z_loss")  # a run may go on with others
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How well a model predicts the held-out text."""
-
-    loss: float  # nats per token
-    tokens: int
-    bits_per_byte: float
-
-    @property
-    def perplexity(self) -> float:
-        """The perplexity per token."""
-        return perplexity(self.loss)
-
-    def __str__(self) -> str:
-        return f"perplexity {show_number(self.perplexity, 2)}, {show_number(self.bits_per_byte, 3)} bits per byte"
 
 
 class Run:
     """A run of training in its directory; `train` goes on from where it stopped, if it ever did."""
 
     def __init__(self, config: TrainConfig, console: Console | None = None, *, read_only: bool = False):
-        """Checks the configuration and prepares the text; to look only, nothing of the run is changed."""
+        """Checks the configuration and prepares the examples; to look only, nothing of the run is changed."""
         config.check()
         self.config, self.read_only = config, read_only
         self.console = console or Console(stderr=True)
@@ -72,24 +49,25 @@ class Run:
         self.model, note = (config.model(), "") if read_only else fitted(config, self.mesh, self.layout)
         if note:
             self.console.print(note, highlight=False, markup=False)
-            self.config = replace(config, keep=self.model.keep)
-        batch, length = config.sizes()
-        self.dims = (Dim("batch", batch), Dim("length", length))
+            self.config = replace(config, keep=getattr(self.model, "keep", ""))
+        self.sizes, source = config.sizes(), examples_for(self.model)
+        self.unit, self.shapes = source.unit, source.shapes(self.model.batch(self.sizes))
         self.optimizer = config.make_optimizer()
         if not read_only:
             _ = self.report  # raises if the layout does not fit the model, before the text is read
             self._make_directory()
-            self.batches = Batches(self.prepared.train, length=length, batch=batch, seed=config.seed)
+            self.batches = self.examples.stream(self.sizes, config.seed)
 
     def _check_same_run(self) -> None:
         """Raises if the directory holds a run of another model."""
         path, here = self.directory / CONFIG, _identity(self.config)
         there = _identity(load_config(path)) if path.exists() else here
-        changed = [name for name, value in here.items() if name not in _NOT_PARAMETERS and there[name] != value]
+        names = [name for name in {**here, **there} if name not in self.config.model().may_change]
+        changed = [name for name in names if here.get(name) != there.get(name)]
         if changed:
             raise TrainingError(
                 f"{str(self.directory)!r} holds a run of another model.",
-                values="; ".join(f"{name} is {there[name]!r} there, {here[name]!r} here" for name in changed),
+                values="; ".join(f"{name} is {there.get(name)!r} there, {here.get(name)!r} here" for name in changed),
                 fix="choose another --out, or remove that run.",
             )
 
@@ -105,9 +83,9 @@ class Run:
             ) from error
 
     @cached_property
-    def prepared(self) -> Prepared:
-        """The vocabulary and the tokens."""
-        return prepare(self.config, self.console, self.read_only)
+    def examples(self) -> Examples:
+        """What the run learns from."""
+        return examples_for(self.model).open(self.config, self.console, self.read_only)
 
     @cached_property
     def checkpoints(self) -> Checkpoints:
@@ -124,8 +102,7 @@ class Run:
         return spmd(self._init, self.mesh, self.layout)()
 
     def _init(self) -> TrainState:
-        key = jax.random.key(self.config.seed)
-        return init_state(lambda key: Decoder.init(key, self.model), self.optimizer, key)
+        return init_state(self.model.make, self.optimizer, jax.random.key(self.config.seed))
 
     def restored(self, step: int | str = "latest") -> tuple[TrainState, dict[str, Any]]:
         """Returns the state of a checkpoint, placed as this run's layout says, and what was saved beside it."""
@@ -143,7 +120,7 @@ class Run:
     @cached_property
     def report(self) -> Report:
         """What a step does on one processor, and what it should take."""
-        _, shapes = step_and_shapes(self.model, self.optimizer, self.config.sizes())
+        _, shapes = step_and_shapes(self.model, self.optimizer, self.shapes)
         return explain(self.step, *shapes)
 
     @cached_property
@@ -151,24 +128,25 @@ class Run:
         """The program that evaluates a batch."""
         return spmd(evaluation_step, self.mesh, self.layout)
 
-    def tensors(self, batch: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    def tensors(self, batch: Batch) -> dict[str, Tensor]:
         """Names the dims of a batch."""
-        return {name: tensor(array, self.dims) for name, array in batch.items()}
+        return {name: tensor(array, self.shapes[name].dims) for name, array in batch.items()}
 
     def evaluate(
-        self, model: Decoder, batches: int | None = None, check_interrupt: Callable[[], None] = lambda: None
+        self, model: Model, batches: int | None = None, check_interrupt: Callable[[], None] = lambda: None
     ) -> Evaluation:
-        """Evaluates on the held-out text, or on its first batches."""
-        held_out = self.prepared.held_out
-        nats = tokens = 0.0
-        for number, batch in enumerate(evaluation(held_out, length=self.dims[1].size, batch=self.dims[0].size)):
+        """Evaluates on the held-out examples, or on their first batches."""
+        sums: dict[str, float] = {}
+        for number, batch in enumerate(self.examples.held_out_batches(self.sizes)):
             if number == batches:
                 break
-            total, count = self.evaluate_batch(model, self.tensors(batch))
-            nats, tokens = nats + float(total), tokens + float(count)
+            for name, value in self.evaluate_batch(model, self.tensors(batch)).items():
+                sums[name] = sums.get(name, 0.0) + float(value)
             check_interrupt()
-        size = held_out.num_bytes * tokens / held_out.num_tokens
-        return Evaluation(nats / max(tokens, 1.0), round(tokens), bits_per_byte(nats, round(size)))
+        count = sums.pop("count")
+        means = {name: value / max(count, 1.0) for name, value in sums.items()}
+        data_metrics = self.examples.metrics(sums["loss"], count)
+        return Evaluation(means["loss"], round(count), self.model.metrics(means), data_metrics)
 
     def train(self) -> Evaluation:
         """Trains to the last step, and evaluates."""
@@ -181,12 +159,10 @@ class Run:
                 state = self._go(state, first, metrics, check_interrupt)
                 result = self.evaluate(state.model, check_interrupt=check_interrupt)
                 if first < self.config.steps:
-                    metrics.write(self.config.steps, eval_loss=result.loss, perplexity=result.perplexity)
-                    # The best of several checkpoints is that on the same text.
+                    metrics.write(self.config.steps, eval_loss=result.loss, **result.metrics)
+                    # The best of several checkpoints is that on the same examples.
                     self._save(self.config.steps, state, self.evaluate(state.model, self.config.eval_batches))
-        bigram = self.prepared.bigram().evaluate(self.prepared.held_out)
-        draw_curve(metrics.rows, self.directory / "curve.png", {"bigram": math.log(bigram.perplexity)})
-        self._summary(result, bigram)
+        self._summarize(result, metrics)
         return result
 
     def _start(self) -> tuple[TrainState, int]:
@@ -218,14 +194,14 @@ class Run:
     def _go(self, state: TrainState, first: int, metrics: Metrics, check_interrupt: Callable[[], None]) -> TrainState:
         """Takes the steps from the first to the last."""
         guard = Guard(self.directory, self.config.on_nan, self.config.spike)
-        display = Display(self.console, self.config.steps, first)
+        display = Display(self.console, self.config.steps, first, self.unit, self._metrics_of_loss)
         key = jax.random.key(self.config.seed + 1)
         profile = Profile(self.directory / "profile" if self.config.profile else None, first, self.config.steps)
         with display.running(), contextlib.closing(profile):
             watch = _Watch(self, display, metrics, guard, first)
             for step in range(first + 1, self.config.steps + 1):
                 profile.at(step)
-                batch, found = next(self.batches), None
+                batch, evaluation = next(self.batches), None
                 state, measured = self.step(state, self.tensors(batch), key)
                 check_interrupt()
                 watch.saw(step, measured, batch)
@@ -233,39 +209,47 @@ class Run:
                     break
                 if step % self.config.eval_every == 0:
                     watch.finish()
-                    found = self.evaluate(state.model, self.config.eval_batches, check_interrupt)
-                    self._evaluated(step, found, metrics, display)
+                    evaluation = self.evaluate(state.model, self.config.eval_batches, check_interrupt)
+                    self._evaluated(step, evaluation, metrics, display)
                 if step % self.config.save_every == 0:
                     watch.finish()
-                    self._save(step, state, found)
+                    self._save(step, state, evaluation)
             watch.finish()
         return state
 
-    def _save(self, step: int, state: TrainState, found: Evaluation | None = None) -> None:
-        extra = {"step": step, "data": self.batches.state(), "vocabulary": self.prepared.vocabulary.fingerprint}
-        self.checkpoints.save(step, state, extra, metric=None if found is None else found.loss)
+    def _metrics_of_loss(self, loss: float) -> dict[str, float]:
+        return self.model.metrics({"loss": loss})
 
-    def _evaluated(self, step: int, found: Evaluation, metrics: Metrics, display: Display) -> None:
-        metrics.write(step, eval_loss=found.loss, perplexity=found.perplexity)
-        loss, surprise = show_number(found.loss, 3), show_number(found.perplexity, 1)
-        display.say(f"step {step}: held-out loss {loss}, perplexity {surprise}")
+    def _save(self, step: int, state: TrainState, evaluation: Evaluation | None = None) -> None:
+        extra = {"step": step, "data": self.batches.state(), **self.examples.identity()}
+        self.checkpoints.save(step, state, extra, metric=None if evaluation is None else evaluation.loss)
 
-    def _summary(self, result: Evaluation, bigram: Any) -> None:
+    def _evaluated(self, step: int, evaluation: Evaluation, metrics: Metrics, display: Display) -> None:
+        metrics.write(step, eval_loss=evaluation.loss, **evaluation.metrics)
+        words = [f"held-out loss {show_number(evaluation.loss, 3)}"]
+        words += [f"{name} {show_number(value, 1)}" for name, value in evaluation.metrics.items()]
+        display.say(f"step {step}: {', '.join(words)}")
+
+    def _summarize(self, result: Evaluation, metrics: Metrics) -> None:
+        """Says, draws and writes down what has come of the run."""
         say = lambda text: self.console.print(text, highlight=False, markup=False)  # noqa: E731
-        say(f"held-out {result} ({result.tokens:,} tokens)")
-        say(f"a bigram model's      {bigram.perplexity:.2f}, {bigram.bits_per_byte:.3f} bits per byte")
+        figures = {**result.figures(), f"{self.unit}s": result.count, **self.examples.facts()}
+        lines = {}
+        say(f"held-out {result} ({result.count:,} {self.unit}s)")
+        if (baseline := self.examples.baseline()) is not None:
+            name, simple = baseline
+            lines[name] = simple.loss
+            figures |= {f"{name}_{metric}": value for metric, value in simple.figures().items()}
+            say(f"a {name} model's      {str(simple).partition(' ')[2]}")  # the line above has said what it is
+        draw_curve(metrics.rows, self.directory / "curve.png", lines, self.unit)
         say(f"the run is in {self.directory}: checkpoints, metrics.jsonl, events, curve.png")
-        prompt = "..." if self.config.data.text else "def "
-        say(f'next: meshax generate --run {shlex.quote(str(self.directory))} --prompt "{prompt}"')
-        figures = {"perplexity": result.perplexity, "bits_per_byte": result.bits_per_byte, "tokens": result.tokens}
-        figures |= {"bigram_perplexity": bigram.perplexity, "bigram_bits_per_byte": bigram.bits_per_byte}
-        figures |= {"vocabulary_size": self.prepared.vocabulary.size}
         (self.directory / "result.json").write_text(json.dumps(finite(figures), indent=2), encoding="utf-8")
 
 
 def _identity(config: TrainConfig) -> dict[str, Any]:
     """Returns what may not change from one start of a run to the next."""
-    return asdict(config.model()) | {"optimizer": config.optimizer.name}
+    model: Any = config.model()
+    return asdict(model) | {"optimizer": config.optimizer.name}
 
 
 def run_config(directory: str | Path, **changes: str) -> TrainConfig:
@@ -290,7 +274,7 @@ class _Watch:
         self.since, self.last = time.perf_counter(), first
         self.ideal = 0.0  # seconds of a step at the peak
 
-    def saw(self, step: int, measured: dict[str, Tensor], batch: dict[str, np.ndarray]) -> None:
+    def saw(self, step: int, measured: dict[str, Tensor], batch: Batch) -> None:
         """Takes note of a step that has begun, and reads the one before it."""
         self.finish()
         self.waiting = step, measured, batch
@@ -305,8 +289,9 @@ class _Watch:
         if step % self.run.config.log_every == 0 or step == self.run.config.steps:
             seconds = (time.perf_counter() - self.since) / max(step - self.last, 1)
             self.since, self.last = time.perf_counter(), step
-            rate = float(measured["tokens"]) / seconds
-            self.metrics.write(step, loss=loss, norm=float(measured["norm"]), tokens_per_second=rate)
+            rate = float(measured["count"]) / seconds
+            rates = {f"{self.run.unit}s_per_second": rate}
+            self.metrics.write(step, loss=loss, norm=float(measured["norm"]), **rates)
             self.display.update(step, loss, rate, self._utilization(seconds))
 
     def _utilization(self, seconds: float) -> float:

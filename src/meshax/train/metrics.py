@@ -10,7 +10,6 @@ from typing import Any
 from ..errors import TrainingError
 
 _BITS = 1 / math.log(2)
-_LARGEST = 709.0  # e to the power of more is no float
 _LARGE = 1e6  # shown with an exponent from there
 
 
@@ -70,11 +69,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def perplexity(loss: float) -> float:
-    """Returns the perplexity of a loss in nats per token; infinity where no number is large enough."""
-    return math.exp(loss) if not loss > _LARGEST else math.inf
-
-
 def show_number(value: float, digits: int) -> str:
     """Returns a number for reading: `34.18`, and of a run that blew up `1.2e+130`, not its 131 digits."""
     return f"{value:.{digits}f}" if not abs(value) >= _LARGE else f"{value:.2g}"
@@ -90,8 +84,15 @@ def bits_per_byte(nats: float, size: int) -> float:
     return nats * _BITS / max(size, 1)
 
 
-def draw_curve(rows: list[dict[str, Any]], path: Path, lines: dict[str, float]) -> None:
-    """Draws the loss of training and evaluation, and lines to compare with, such as a bigram model's."""
+def draw_curve(rows: list[dict[str, Any]], path: Path, lines: dict[str, float], unit: str) -> None:
+    """Draws the loss of training and evaluation, and lines to compare with, such as a bigram model's.
+
+    Args:
+        rows: what was measured.
+        path: of the picture.
+        lines: losses to compare with, by name.
+        unit: what the loss is a mean over, one of it.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -104,7 +105,7 @@ def draw_curve(rows: list[dict[str, Any]], path: Path, lines: dict[str, float]) 
             axes.plot(*zip(*points, strict=True), label=label, marker="o" if name == "eval_loss" else "", linewidth=1.4)
     for label, value in lines.items():
         axes.axhline(value, color="gray", linestyle="--", linewidth=1, label=label)
-    axes.set(xlabel="step", ylabel="loss (nats per token)")
+    axes.set(xlabel="step", ylabel=f"loss (nats per {unit})")
     axes.grid(alpha=0.25)
     axes.legend()
     figure.savefig(path)

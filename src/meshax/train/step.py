@@ -1,7 +1,8 @@
 """One step of training, and one of evaluation, as functions of tensors for `mx.spmd`.
 
-The loss of a step is the sum over all tokens divided by their number, which is counted before: so microbatches and
-padded examples weigh exactly what their tokens weigh. A step whose loss or gradients are not finite changes nothing.
+The loss of a step is the sum over all predictions divided by the sum of their weights, which is known before: so
+microbatches and padded examples weigh exactly what their predictions weigh. A step whose loss or gradients are not
+finite changes nothing.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from ..models.contract import Model
 from ..ops import isfinite, maximum, value_and_grad, where, zeros
 from ..ops import sum as sum_
 from ..optim.clipping import Clipped
@@ -25,7 +27,7 @@ class TrainState(eqx.Module):
     optimizer: Any
 
 
-def init_state(make_model: Callable[[Any], Any], optimizer: Clipped, key: Any) -> TrainState:
+def init_state(make_model: Callable[[Any], Model], optimizer: Clipped, key: Any) -> TrainState:
     """Returns the state before the first step."""
     model = make_model(key)
     return TrainState(zeros((), jnp.int32), model, optimizer.init(model))
@@ -54,7 +56,7 @@ def make_train_step(
         norm = with_role(moments.norm, None)
         finite = isfinite(value) & isfinite(norm)
         model, moments = _if(finite, model, state.model), _if(finite, moments, state.optimizer)
-        metrics = {"loss": value, "norm": norm, "tokens": total, "finite": finite}
+        metrics = {"loss": value, "norm": norm, "count": total, "finite": finite}
         return TrainState(state.step + 1, model, moments), metrics
 
     return train_step
@@ -69,6 +71,6 @@ def _if(condition: Tensor, new: Any, old: Any) -> Any:
     return jax.tree.map(chosen, new, old, is_leaf=is_tensor)
 
 
-def evaluation_step(model: Any, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Returns the summed cross entropy of a batch, and the number of its tokens."""
-    return model.loss(batch)
+def evaluation_step(model: Model, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns what an evaluation adds up: what the model measures, and the `count` of its predictions."""
+    return {**model.measure(batch), "count": sum_(batch["weights"].astype(jnp.float32))}

@@ -47,7 +47,7 @@ def test_padding():
 
 
 def test_rules_that_nothing_uses():
-    mx.dims(unheard_of=2)
+    mx.Dim.declare({"unheard_of": "what this program never makes"})
     layout = mx.Layout("batch:rows unheard_of:cols", params="batch:cols hidden:cols", optimizer="hidden:cols")
 
     assert explain(layout=layout).unused_rules == ["unheard_of:cols", "params batch:cols", "optimizer hidden:cols"]

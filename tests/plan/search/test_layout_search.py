@@ -9,14 +9,13 @@ import pytest
 import decoder
 import meshax as mx
 import transformer
-from meshax.plan.compile.targets import load_target
 from meshax.plan.cost.hardware import KNOWN, Link
 from meshax.plan.printing.units import show_bytes, show_seconds
 from meshax.plan.search.graph import Graph
 from meshax.plan.search.layout_search import Candidate, _rank, search
 from meshax.plan.search.named_layouts import NAMES, find_layout, sizes_of
 from meshax.plan.search.screen import Screen
-from meshax.train.preset_steps import target_of
+from meshax.train.preset_steps import preset_target
 from messages import pinned
 
 MESH = "data:2 model:4"
@@ -213,7 +212,7 @@ def test_parameters_are_stored_split_where_memory_asks_for_it():
 
 
 def test_layouts_that_fit_only_with_their_parameters_split_are_found():
-    step, mesh = load_target(target_of("lm-0.14b")), mx.Mesh("data:64", abstract=True)
+    step, mesh = preset_target("lm-0.14b"), mx.Mesh("data:64", abstract=True)
     limit = 0.6 * mx.spmd(step.fn, mesh, "batch:data", step.donate).explain(*step.args).memory["peak"]
     options = {"hardware": "tpu-v3", "memory": limit, "pins": "batch:data", "donate": step.donate}
     found = search(step.fn, step.args, [mesh], **options)
@@ -233,7 +232,7 @@ def test_mirrored_layouts_are_listed_once():
 @pytest.mark.parametrize(("axes", "hardware"), [("data:16 model:2", "tpu-v2"), ("data:4 model:8", "h100")])
 def test_a_language_models_layout_is_at_least_as_good_as_those_with_names(axes, hardware):
     """Fully sharded, and sequence parallel, where `length` and `vocab` share an axis, are among them."""
-    step, mesh = load_target(target_of("lm-0.14b")), mx.Mesh(axes, abstract=True)
+    step, mesh = preset_target("lm-0.14b"), mx.Mesh(axes, abstract=True)
     best = search(step.fn, step.args, [mesh], hardware=hardware, donate=step.donate)[0]
     for name in NAMES:
         layout = find_layout(name, mesh, sizes=sizes_of(step.args))

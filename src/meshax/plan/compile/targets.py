@@ -11,7 +11,7 @@ import linecache
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,6 +35,7 @@ class Target:
     args: tuple[Any, ...]
     donate: tuple[int, ...] = ()
     program: Program | None = None  # with a mesh and a layout of its own
+    path: Path | None = None  # of its file
 
     def axes(self, mesh: str = "") -> str:
         """Returns the mesh that is given, or the target's own."""
@@ -49,13 +50,13 @@ class Target:
         """Makes the program, without devices unless a topology is named; what is not given is the target's own."""
         own, axes = self.program, self.axes(mesh)
         if topology == CPU:
-            made = Mesh(axes)
+            processors = Mesh(axes)
         else:
-            made = Mesh(axes, topology=topology) if topology else Mesh(axes, abstract=True)
+            processors = Mesh(axes, topology=topology) if topology else Mesh(axes, abstract=True)
         if own is not None and not (layout or params or optimizer):
-            return spmd(own.fn, made, own.layout, own.donate)
-        found = find_layout(layout or "none", made, params, optimizer, sizes=sizes_of(self.args))
-        return spmd(self.fn, made, found, self.donate)
+            return spmd(own.fn, processors, own.layout, own.donate)
+        rules = find_layout(layout or "none", processors, params, optimizer, sizes=sizes_of(self.args))
+        return spmd(self.fn, processors, rules, self.donate)
 
 
 def check_target(target: str) -> tuple[Path, str]:
@@ -84,19 +85,19 @@ def load_target(target: str) -> Target:
             fix="give them defaults, or bind them: small = functools.partial(function, size=8).",
         )
     with blamed(target, path, "failed"):
-        made = function()
-    return _checked(target, made)
+        returned = function()
+    return replace(_checked(target, returned), path=path)
 
 
 @contextlib.contextmanager
-def blamed(target: str, path: str | Path, what: str) -> Iterator[None]:
+def blamed(target: str, path: Path | None, what: str) -> Iterator[None]:
     """Says of which target, and at which of its lines, an error came up. Errors of ours say that themselves."""
     try:
         yield
     except MeshaxError:
         raise
     except Exception as error:
-        raise ArgumentError(f"{target} {what}.", values=f"{_words(error)}, at {_line(error, Path(path))}") from error
+        raise ArgumentError(f"{target} {what}.", values=f"{_words(error)}, at {_line(error, path)}") from error
 
 
 def _words(error: Exception) -> str:
@@ -104,12 +105,12 @@ def _words(error: Exception) -> str:
     return type(error).__name__ + (f": {text.splitlines()[0][:300]}" if text else "")
 
 
-def _line(error: Exception, path: Path) -> str:
+def _line(error: Exception, path: Path | None) -> str:
     """Returns the last line of the target's file that ran, or the wrong one if it could not even be read."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{Path(error.filename).name}:{error.lineno}: {(error.text or '').strip()}"
     frames = traceback.extract_tb(error.__traceback__)
-    wanted = [f for f in frames if Path(f.filename).resolve() == path.resolve()] or frames
+    wanted = [f for f in frames if path and Path(f.filename).resolve() == path.resolve()] or frames
     number = wanted[-1].lineno or 0
     return f"{Path(wanted[-1].filename).name}:{number}: {linecache.getline(wanted[-1].filename, number).strip()}"
 

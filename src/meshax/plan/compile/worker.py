@@ -29,13 +29,16 @@ _VIRTUAL = 64  # processors, as long as nobody knows how many the target's mesh 
 _NOISE_LINES = 12  # of standard error that are worth showing when the child dies
 
 
-def plan_apart(request: Mapping[str, Any], on_stage: Callable[[str], None]) -> dict[str, Any]:
+def plan_apart(
+    request: Mapping[str, Any], on_stage: Callable[[str], None], module: str = "meshax.plan.compile.worker"
+) -> dict[str, Any]:
     """Compiles in another process.
 
     Args:
         request: `target`, `topology`, `mesh`, `layout`, `params`, `optimizer`; `html`, a path or ""; and `width`,
             of the text, in columns, or None.
         on_stage: told each stage as it begins.
+        module: what the process runs: one that calls `main` with what it takes to load the target.
 
     Returns:
         `plan`, as data, and `text`, for reading.
@@ -43,7 +46,7 @@ def plan_apart(request: Mapping[str, Any], on_stage: Callable[[str], None]) -> d
     package = str(Path(__file__).parents[3])  # the child finds the same meshax, wherever it was imported from
     paths = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, **_ENVIRONMENT, "PYTHONPATH": paths}
-    command = [sys.executable, "-P", "-m", "meshax.plan.compile.worker"]
+    command = [sys.executable, "-P", "-m", module]
     pipe = subprocess.PIPE
     with (
         tempfile.TemporaryFile() as noise,
@@ -90,8 +93,12 @@ def _raise_died(child: Any, noise: IO[bytes]) -> None:
     )
 
 
-def main() -> None:
-    """The child: reads one request, answers, ends."""
+def main(load: Callable[[str], Any] | None = None) -> None:
+    """The child: reads one request, answers, ends.
+
+    Args:
+        load: makes a target of the text that the request has for it; by default that is FILE.py:FUNCTION.
+    """
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what anybody prints is noise, not an answer
 
@@ -101,9 +108,9 @@ def main() -> None:
     request = json.loads(_read_line())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        say(result=_plan(request, lambda stage: say(stage=stage)))
+        say(result=_plan(request, load, lambda stage: say(stage=stage)))
     except MeshaxError as error:
-        words = [str(error), *user_notes(error, Path(__file__).name)]
+        words = [str(error), *user_notes(error, Path(sys.argv[0]).name)]
         say(error="\n".join(words), traceback=traceback.format_exc())
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
@@ -111,13 +118,13 @@ def main() -> None:
     os._exit(0)  # the compiler's own clean-up takes seconds, and nobody needs it
 
 
-def _plan(request: Mapping[str, Any], on_stage: Callable[[str], None]) -> dict[str, Any]:
+def _plan(request: Mapping[str, Any], load: Any, on_stage: Callable[[str], None]) -> dict[str, Any]:
     import jax
 
     from ...mesh import Mesh
     from ..printing.terminal import fitted
     from .planning import plan
-    from .targets import blamed, check_target, load_target
+    from .targets import blamed, load_target
     from .text import as_text
     from .topologies import CPU, check_size
 
@@ -127,7 +134,7 @@ def _plan(request: Mapping[str, Any], on_stage: Callable[[str], None]) -> dict[s
     if is_cpu:  # before the target uses JAX
         count = Mesh(request["mesh"], abstract=True).size if request["mesh"] else _VIRTUAL
         jax.config.update("jax_num_cpu_devices", count)
-    target = load_target(request["target"])
+    target = (load or load_target)(request["target"])
     mesh = Mesh(target.axes(request["mesh"]), abstract=True)
     check_size(request["topology"], mesh)
     if is_cpu and mesh.size > count:
@@ -136,7 +143,7 @@ def _plan(request: Mapping[str, Any], on_stage: Callable[[str], None]) -> dict[s
     options = {name: request[name] for name in ("mesh", "layout", "params", "optimizer", "topology")}
     program = target.build(**options)
     took = time.perf_counter() - start
-    with blamed(target.name, check_target(target.name)[0], "cannot be traced or compiled"):
+    with blamed(target.name, target.path, "cannot be traced or compiled"):
         made = plan(program, *target.args, progress=on_stage)
     made.took = {"loading": took, **made.took}
     if request["html"]:

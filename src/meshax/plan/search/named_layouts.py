@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from ...dims import known_names
+from ...dims import made_names
 from ...errors import LayoutError, did_you_mean
 from ...layout import Layout, block_size
 from ...mesh import Mesh
@@ -57,7 +57,7 @@ def find_layout(
         return Layout(word, params, optimizer)
     rules, stored = _rules(word, mesh)
     rules = _for_groups(rules, mesh, sizes or {})
-    exist = known_names() if known is None else known
+    exist = made_names() if known is None else known
     kept = {dim: axes for dim, axes in rules.items() if dim in exist}
     missing = [dim for dim in stored if dim not in exist]
     if (rules and not kept) or (missing and not (params or optimizer)):

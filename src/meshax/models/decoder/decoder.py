@@ -1,49 +1,59 @@
-"""A Transformer language model: decoder only.
-
-    batch      examples                                  length     tokens of an example, along the stream of layers
-    vocab      subwords                                  positions  the same tokens, as attention and feed-forward
-    d_model    the width of the stream                              see them: a rule for `length` alone splits the
-    heads      heads of queries                                     stream and gathers it there (sequence parallel)
-    kv_heads   groups of heads that share keys           memory     the tokens attended to
-    d_kv       the width of a head                       layers     the stack, which is looped over
-    d_ff       the width between the feed-forward maps
+"""The language model, and what it is made from.
 
 The layers are one module whose parameters have the dim `layers`; `mx.scan` goes through them, recomputing in the
 backward pass what the remat policy does not keep.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ..dims import Dim, Dims
-from ..errors import ArgumentError, did_you_mean
-from ..nn import Attention, Dropout, Embedding, FeedForward, LayerNorm, Linear, RMSNorm, cross_entropy
-from ..nn.attention import head_dims
-from ..nn.feed_forward import ACTIVATIONS
-from ..nn.positions import sinusoidal
-from ..ops import arange, einsum, remat, scan
-from ..tensor import Tensor
+from ...dims import Dim, Dims
+from ...errors import ArgumentError, did_you_mean
+from ...nn import Attention, Dropout, Embedding, FeedForward, LayerNorm, Linear, RMSNorm, cross_entropy
+from ...nn.attention import head_dims
+from ...nn.feed_forward import ACTIVATIONS
+from ...nn.losses import perplexity
+from ...nn.positions import sinusoidal
+from ...ops import arange, einsum, remat, scan
+from ...tensor import Tensor
+from ..contract import shape_of
+from ..recomputation import KEEP
 
+GLOSSARY = Dim.declare(
+    {
+        "batch": "examples",
+        "length": "tokens of an example, along the stream of layers",
+        "positions": "the same tokens, as attention and feed-forward see them: a rule for length alone splits the "
+        "stream and gathers it there (sequence parallel)",
+        "memory": "the tokens attended to",
+        "vocab": "subwords",
+        "d_model": "the width of the stream",
+        "heads": "heads of queries; where groups of them share keys, those of one group",
+        "kv_heads": "groups of heads that share keys",
+        "d_kv": "the width of a head",
+        "d_ff": "the width between the feed-forward maps",
+        "layers": "the stack, which is looped over",
+        "places": "learned positions",
+        "distances": "relative positions that have a bias of their own",
+    }
+)
 POSITIONS = ("rotary", "sinusoidal", "learned", "relative", "none")
 DTYPES = ("bfloat16", "float16", "float32")
 NORMS: dict[str, Any] = {"rms": RMSNorm, "layer": LayerNorm}
-# What the backward pass keeps of each layer, from the least memory to the least work.
-KEEP: dict[str, Any] = {
-    "nothing": None,
-    "collectives": "collectives",
-    "products": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-    "all products": jax.checkpoint_policies.dots_saveable,
-    "everything": jax.checkpoint_policies.everything_saveable,
-}
 
 
 @dataclass(frozen=True)
 class DecoderConfig:
     """The sizes and the kinds of parts of a language model."""
+
+    glossary: ClassVar[Mapping[str, str]] = GLOSSARY
+    batch_kind: ClassVar[str] = "tokens"
+    may_change: ClassVar[tuple[str, ...]] = ("keep", "dtype", "dropout", "label_smoothing", "z_loss")
 
     d_model: int = 1024
     heads: int = 16
@@ -80,9 +90,12 @@ class DecoderConfig:
                 f"a dropout rate is at least 0 and less than 1, not {self.dropout}.", fix="for example 0.1."
             )
 
+    def make(self, key: Any) -> "Decoder":
+        """Makes a model, the same under every layout."""
+        return Decoder.init(key, self)
+
     def dims(self) -> dict[str, Dim]:
-        """Returns the dims that layers are made of, by name; `positions` and `memory` become known too."""
-        Dim("positions", 1), Dim("memory", 1), Dim("batch", 1), Dim("length", 1)  # so that layouts may name them
+        """Returns the dims that layers are made of, by name."""
         sizes = {name: getattr(self, name) for name in ("d_model", "heads", "d_kv", "d_ff", "layers", "vocab")}
         return {name: Dim(name, size) for name, size in sizes.items()}
 
@@ -90,6 +103,15 @@ class DecoderConfig:
         """Returns the sizes of the dims of the parameters, by name; those of heads as attention groups them."""
         groups = head_dims(Dim("heads", self.heads), self.kv_heads)[0]
         return {name: dim.size for name, dim in self.dims().items()} | {dim.name: dim.size for dim in groups}
+
+    def batch(self, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Returns the shapes of a batch: `tokens`, `targets` and `weights`; `segments` and `positions` may be added."""
+        shape = shape_of((Dim("batch", sizes["batch"]), Dim("length", sizes["length"])))
+        return dict.fromkeys(("tokens", "targets", "weights"), shape)
+
+    def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Returns the perplexity per token."""
+        return {"perplexity": perplexity(means["loss"])}
 
 
 class Layer(eqx.Module):
@@ -182,8 +204,8 @@ class Decoder(eqx.Module):
         seen = None if segments is None else segments.rename(length="positions")
         there = at.rename(length="positions")
 
-        def body(x: Tensor, given: Any) -> Any:
-            layer, number = given
+        def body(x: Tensor, numbered: Any) -> Any:
+            layer, number = numbered
             return layer(x, seen, there, None if key is None else jax.random.fold_in(key, number)), None
 
         numbers = jnp.arange(config.layers)
@@ -205,8 +227,6 @@ class Decoder(eqx.Module):
         smoothing, z_loss = (self.config.label_smoothing, self.config.z_loss) if key is not None else (0.0, 0.0)
         return cross_entropy(logits, targets, weights, "vocab", smoothing, z_loss)
 
-
-def parameter_count(config: DecoderConfig) -> int:
-    """Returns the number of parameters, without making any."""
-    shapes = jax.eval_shape(lambda key: Decoder.init(key, config), jax.random.key(0))
-    return sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    def measure(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the summed cross entropy of a batch."""
+        return {"loss": self.loss(batch)[0]}

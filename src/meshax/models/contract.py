@@ -1,0 +1,88 @@
+"""What a model is to whoever trains, plans or decodes it: nobody there knows one by name.
+
+A model kind is a folder of `models/`. It holds a configuration, which makes models; the model, a pytree of tensors that
+knows its loss; and presets, configurations with names. `docs/add_a_model.md` adds one.
+
+A batch is a dict of tensors, each with the dim `batch`, which is cut into microbatches. One of them is `weights`: how
+much each prediction counts (a token, a voxel; nothing where there is padding). What else is in a batch is the model's
+own affair: `batch` gives the shapes, and `batch_kind` says which examples a run has to read for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from ..dims import Dims, sizes
+from ..tensor import Tensor
+
+
+class Model(Protocol):
+    """A pytree of tensors; parameters have the role "param"."""
+
+    def loss(self, batch: dict[str, Tensor], key: Any = None) -> tuple[Tensor, Tensor]:
+        """Returns the summed loss of a batch, and the sum of its weights.
+
+        Args:
+            batch: tensors as the configuration describes them.
+            key: in training, for all that is drawn at random; without one nothing is, and the loss is the plain one.
+        """
+
+    def measure(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Returns what an evaluation adds up, by name: the summed `loss`, and what the metrics need beside it."""
+
+
+class LanguageModel(Model, Protocol):
+    """A model that predicts the next token: what text is written with."""
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Returns the logits of the next token at every place, [batch, positions, vocab], of [batch, length]."""
+
+
+class ModelConfig(Protocol):
+    """A frozen dataclass of numbers, words and switches: all that a model is made from."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    glossary: ClassVar[Mapping[str, str]]  # every dim that a layout may name, and what it counts: `Dim.declare`
+    batch_kind: ClassVar[str]  # which examples a batch holds
+    may_change: ClassVar[tuple[str, ...]]  # fields that a run may go on with other values of: no parameter needs them
+
+    def make(self, key: Any) -> Model:
+        """Makes a model, the same under every layout."""
+
+    def sizes(self) -> dict[str, int]:
+        """Returns the sizes of the dims of the parameters, by name."""
+
+    def batch(self, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+        """Returns the shapes of the tensors that a batch has at least, for the sizes of its dims by name."""
+
+    def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Returns figures to show beside the loss, the most telling first.
+
+        Args:
+            means: what `Model.measure` has added up, divided by the sum of the weights; while training, the loss alone.
+        """
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model by name, and how the paper (or we) would train it."""
+
+    name: str
+    family: str
+    model: ModelConfig
+    batch: Mapping[str, int]  # the sizes of the dims of a batch
+    rate: float  # the highest learning rate of AdamW
+    about: str
+
+
+def shape_of(dims: Dims, dtype: Any = jnp.int32) -> Tensor:
+    """Returns the shape of a tensor, as one that holds nothing."""
+    return Tensor(jax.ShapeDtypeStruct(sizes(dims), dtype), dims)
+
+
+def parameter_count(config: ModelConfig) -> int:
+    """Returns the number of parameters, without making any."""
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(config.make, jax.random.key(0))))

@@ -1,0 +1,78 @@
+"""What a run learns from: examples of the kind that its model asks for (`ModelConfig.batch_kind`).
+
+A run knows no kind by name. To add one, write a class that offers what `Examples` says, and list it in `KINDS`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from rich.console import Console
+
+from ..errors import TrainingError
+from ..models.contract import ModelConfig
+from ..tensor import Tensor
+from .config import TrainConfig
+from .corpus import TextExamples
+from .evaluation import Evaluation
+
+Batch = dict[str, np.ndarray]
+
+
+class Stream(Protocol):
+    """Batches without end, which can be continued anywhere."""
+
+    def __next__(self) -> Batch:
+        """Returns the next batch."""
+
+    def state(self) -> dict[str, Any]:
+        """Returns what `restore` needs to continue here, for JSON."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues where a stream with this state was."""
+
+
+class Examples(Protocol):
+    """Examples to train on, and others that are held out."""
+
+    unit: ClassVar[str]  # what the weights of a batch count, one of it
+
+    @classmethod
+    def open(cls, config: TrainConfig, console: Console, read_only: bool = False) -> "Examples":
+        """Finds and prepares the examples of a run; to look only, nothing of the run is changed."""
+
+    @staticmethod
+    def shapes(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the shapes of a batch as these examples come: what the model asks for, and what they have beside."""
+
+    def stream(self, sizes: Mapping[str, int], seed: int) -> Stream:
+        """Returns the batches to train on."""
+
+    def held_out_batches(self, sizes: Mapping[str, int]) -> Iterator[Batch]:
+        """Yields the held-out examples once."""
+
+    def metrics(self, loss: float, count: float) -> dict[str, float]:
+        """Returns figures that these examples add to the model's own, of a summed loss and the sum of the weights."""
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what is saved with a checkpoint, to know the examples by."""
+
+    def facts(self) -> dict[str, float]:
+        """Returns what the result of a run says of them."""
+
+    def baseline(self) -> tuple[str, Evaluation] | None:
+        """Returns the name of a simple model to compare with, and how well it does."""
+
+
+KINDS: dict[str, type[Examples]] = {"tokens": TextExamples}
+
+
+def examples_for(model: ModelConfig) -> type[Examples]:
+    """Returns where the examples of a model come from."""
+    if model.batch_kind not in KINDS:
+        raise TrainingError(
+            f"there are no examples of the kind {model.batch_kind!r}, which this model learns from.",
+            rule="a run reads the kind of examples that its model asks for.",
+            fix=f"choose a model of {' or '.join(KINDS)}, or add the kind to meshax.train.examples.",
+        )
+    return KINDS[model.batch_kind]

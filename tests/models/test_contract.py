@@ -1,0 +1,76 @@
+"""What every model offers, so that training, planning and decoding know none by name."""
+
+import dataclasses
+from pathlib import Path
+
+import jax
+import pytest
+
+import meshax as mx
+from meshax.models.contract import Preset
+from meshax.models.presets import KINDS, PRESETS
+from meshax.tensor import is_tensor
+from meshax.train.examples import examples_for
+from meshax.train.step import evaluation_step
+
+ONE_OF_EACH = list({type(preset.model): preset for preset in PRESETS.values()}.values())
+KEY = jax.random.key(0)
+
+
+def small(preset: Preset) -> Preset:
+    """The first of its kind; nothing of it is made, so that it may be large."""
+    return dataclasses.replace(preset, batch={name: min(size, 4) for name, size in preset.batch.items()})
+
+
+def dims_of(tree):
+    return {dim.name: dim.size for x in jax.tree.leaves(tree, is_leaf=is_tensor) if is_tensor(x) for dim in x.dims}
+
+
+def test_every_kind_has_a_preset():
+    assert len(ONE_OF_EACH) == len(KINDS)
+
+
+@pytest.mark.parametrize("preset", PRESETS.values(), ids=lambda preset: preset.name)
+def test_the_glossary_has_every_dim_and_its_size(preset):
+    config = preset.model
+    parameters, batch = dims_of(jax.eval_shape(config.make, KEY)), dims_of(config.batch(preset.batch))
+    assert {*parameters, *batch} <= set(config.glossary)
+    assert {name: size for name, size in config.sizes().items() if name in parameters} == parameters
+    assert batch == preset.batch
+
+
+@pytest.mark.parametrize("preset", [small(preset) for preset in ONE_OF_EACH], ids=lambda preset: preset.name)
+def test_the_loss_takes_what_the_configuration_describes(preset):
+    model = jax.eval_shape(preset.model.make, KEY)
+    batch = preset.model.batch(preset.batch)
+    assert all("batch" in [d.name for d in x.dims] for x in batch.values())
+    for full in (batch, examples_for(preset.model).shapes(batch)):
+        loss, count = jax.eval_shape(lambda model, batch: model.loss(batch, KEY), model, full)
+        assert loss.dims == count.dims == ()
+        sums = jax.eval_shape(evaluation_step, model, full)
+        assert {"loss", "count"} <= set(sums) and all(x.dims == () for x in sums.values())
+    assert all(isinstance(value, float) for value in preset.model.metrics(dict.fromkeys(sums, 0.5)).values())
+    assert preset.model.metrics({"loss": 0.5})  # all that is known while training
+
+
+@pytest.mark.parametrize("preset", ONE_OF_EACH, ids=lambda preset: preset.name)
+def test_a_configuration_is_plain_data(preset):
+    """So that it can be saved with a run, and be given on the command line."""
+    fields = dataclasses.asdict(preset.model)
+    assert all(isinstance(value, bool | int | float | str | None) for value in fields.values())
+    assert set(preset.model.may_change) <= set(fields)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        preset.model.d_model = 3
+    assert hash(preset.model) == hash(dataclasses.replace(preset.model))
+
+
+@pytest.mark.parametrize("preset", ONE_OF_EACH, ids=lambda preset: preset.name)
+def test_the_documents_have_the_glossary(preset):
+    shown = (Path(__file__).parents[2] / "docs" / "presets.md").read_text(encoding="utf-8")
+    assert "\n".join(f"| `{name}` | {words} |" for name, words in preset.model.glossary.items()) in shown
+
+
+@pytest.mark.parametrize("preset", ONE_OF_EACH, ids=lambda preset: preset.name)
+def test_layouts_know_the_glossary_before_any_dim_is_made(preset):
+    for name in preset.model.glossary:
+        mx.put((), mx.Mesh("x:1"), f"{name}:x")
