@@ -37,10 +37,7 @@ LAYERS: dict[str, int] = {
 }
 # The imports that point up, each with its reason. There are to be no others.
 UPWARD = {
-    (
-        "meshax.program",
-        "meshax.plan.explain.report",
-    ): "a program explains itself, and who reads programs stands above them",
+    ("meshax.program", "meshax.plan.explain.report"): "a program explains itself, by those above who read programs",
 }
 CORE = range(5)  # the layers that are the language itself
 MAX_CORE_LINES = 5_800
