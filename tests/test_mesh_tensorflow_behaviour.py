@@ -12,8 +12,8 @@ import optax
 import pytest
 
 import meshax as mx
+from example_tensors import counting
 from meshax import optim
-from samples import counting
 
 batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
 mx.dims(items=4, units=10)
