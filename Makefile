@@ -7,6 +7,10 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 SOURCES := $(wildcard src tests examples benchmarks docs)
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# These meet XLA as users do. The others ask what a program gives, not how fast, and do without LLVM's optimizations.
+AS_USERS := tests/invariants tests/golden tests/test_compilers.py
+UNOPTIMIZED := XLA_FLAGS=--xla_backend_optimization_level=0
 comma := ,
 
 # A stamp marks an install as done, until what it was made from changes.
@@ -15,7 +19,7 @@ DEV := $(VENV)/.installed-dev
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check invariants bench test-tpu test-gpu test-browser clean
+.PHONY: help demo test test-all check invariants bench test-tpu test-gpu test-browser clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -28,17 +32,20 @@ demo: $(RUNTIME) ## train a small language model, and let it write (three minute
 	$(BIN)/meshax train
 	$(BIN)/meshax generate --run runs/tiny --prompt "def "
 
-test: check ## everything CI runs: lint, types, tests, doctests
-	$(BIN)/python -m pytest -n $(WORKERS)
+test: check ## everything CI runs: lint, types, tests, doctests; of what is exhaustive, a part (ten minutes)
+	$(UNOPTIMIZED) $(PYTEST) $(addprefix --ignore=,$(AS_USERS))
+	$(PYTEST) $(AS_USERS)
+
+test-all: check ## lint, types, and every test: all dtypes, layouts and meshes, the whole harness (hours)
+	MESHAX_TESTS=all $(PYTEST)
 
 check: $(DEV) ## lint, format and types only
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
 
-invariants: $(DEV) ## every op on every mesh under every layout (long)
-	MESHAX_INVARIANTS=all $(BIN)/python -m pytest -n $(WORKERS) tests/invariants tests/ops/test_nested_gradients.py \
-		tests/optim/test_optax_on_slices.py
+invariants: $(DEV) ## of test-all the layout harness alone: every op on every mesh under every layout
+	MESHAX_TESTS=all $(PYTEST) tests/invariants tests/ops/test_nested_gradients.py tests/optim/test_optax_on_slices.py
 
 bench: $(RUNTIME) ## time tracing (benchmarks/tracing.py)
 	$(BIN)/python benchmarks/tracing.py

@@ -71,7 +71,7 @@ def pytest_terminal_summary(terminalreporter):
         kind = Path(report.nodeid.split("::")[0]).stem.removeprefix("test_").replace("_", " ")
         counts[kind] += sum(value for name, value in report.user_properties if name == "checked")
     if counts := +counts:
-        extent = "every legal layout" if WHOLE else "a seeded sample of layouts; make invariants checks them all"
+        extent = "every legal layout" if WHOLE else "a seeded sample of layouts; make test-all checks them all"
         terminalreporter.write_line(
             f"layout invariance: {counts.total():,} cases checked, forward and gradient ({extent})"
         )

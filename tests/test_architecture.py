@@ -6,6 +6,7 @@ All but the last test read the source as syntax trees and import nothing of mesh
 import ast
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "meshax"
+ROOT = Path(__file__).parents[1]
+SOURCE, TESTS = ROOT / "src" / "meshax", ROOT / "tests"
 
 # The order of the house: a module imports from its own layer and from those below.
 LAYERS: dict[str, int] = {
@@ -42,6 +44,26 @@ UPWARD = {
 CORE = range(5)  # the layers that are the language itself
 MAX_CORE_LINES = 5_800
 MAX_MODULE_LINES = 400
+
+# Tests of more than one module; all others are at tests/x/test_y.py, of the module x/y.py or the package x/y.
+OF_SEVERAL_MODULES = {
+    "invariants": "the layout harness",
+    "golden": "trainings that equal Mesh-TensorFlow's",
+    "examples": "the examples, as users run them",
+    "cli.main": "the command line as a whole",
+    "ops.nested_gradients": "derivatives of derivatives, by us and by others",
+    "optim.optax_on_slices": "optax's transformations, called as optax is",
+    "train.layouts_agree": "a whole training under each layout",
+    "accelerators": "the same programs on other hardware",
+    "architecture": "the house rules",
+    "communication": "what whole programs send",
+    "compilers": "what we rely on in XLA",
+    "add_a_model": "docs/add_a_model.md",
+    "docs": "the documents",
+    "from_scratch": "docs/from_scratch.py",
+    "language": "docs/language.md",
+    "mesh_tensorflow_behaviour": "what Mesh-TensorFlow does, and we too",
+}
 
 COLLECTIVES = frozenset(
     {
@@ -207,6 +229,42 @@ def _offences(rule: Callable[[Module], Iterator[str]]) -> list[str]:
 def test_every_module_has_a_layer():
     missing = [module.name for module in modules() if not module.is_root and module.layer is None]
     assert not missing, "give these a place in LAYERS"
+
+
+def test_contributors_read_the_same_table():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", text, re.MULTILINE)
+    assert {name: int(layer) for layer, names in rows for name in re.findall(r"`(\w+)/?`", names)} == LAYERS
+
+
+def names_of_tests() -> set[str]:
+    """The names of modules and packages, and of whatever else, that have a file of tests."""
+    paths = [path.relative_to(TESTS) for path in TESTS.rglob("test_*.py")]
+    return {".".join([*path.parts[:-1], path.stem.removeprefix("test_")]) for path in paths}
+
+
+def test_tests_are_where_their_module_is():
+    names = {".".join(path.relative_to(SOURCE).with_suffix("").parts) for path in SOURCE.rglob("*")}
+    elsewhere = {name for name in names_of_tests() if not {name, name.split(".")[0]} & OF_SEVERAL_MODULES.keys()}
+    assert not elsewhere - names, "tests/x/test_y.py is of the module x/y.py: move it, or say what it tests"
+
+
+def test_every_module_has_tests_or_is_a_part_of_one_that_has():
+    """A part is imported by its package, by a module there that has tests or is a part, or by a command."""
+    plain = [module for module in modules() if not module.is_package and module.name != "meshax.__main__"]
+    users = {module.name: {target for _, target, _ in module.imports()} for module in modules()}
+    done = {f"meshax.{name}" for name in names_of_tests()} | {module.name for module in modules() if module.is_package}
+    while True:
+        near = {m.name for m in plain for user in done if user in users and _is_part(m.name, user, users[user])}
+        if near <= done:
+            break
+        done |= near
+    assert not [module.name for module in plain if module.name not in done], "tests/x/test_y.py of x/y.py is missing"
+
+
+def _is_part(name: str, user: str, targets: set[str]) -> bool:
+    is_near = user.split(".")[1:-1][:1] == name.split(".")[1:-1][:1] or user.startswith("meshax.cli")
+    return is_near and any(f"{target}.".startswith(f"{name}.") for target in targets)
 
 
 def test_imports_point_down():

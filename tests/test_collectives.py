@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from example_tensors import counting
 from meshax import collectives
-from samples import counting
 
 batch, hidden = mx.dims(batch=6, hidden=5)
 mesh = mx.Mesh("rows:2 cols:4")

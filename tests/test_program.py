@@ -9,8 +9,8 @@ import pytest
 from jax.sharding import PartitionSpec
 
 import meshax as mx
+from example_tensors import counting
 from messages import pinned
-from samples import counting
 
 batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
 mesh = mx.Mesh("rows:2 cols:4")

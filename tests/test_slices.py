@@ -7,8 +7,8 @@ import optax
 import pytest
 
 import meshax as mx
+from example_tensors import counting
 from messages import pinned
-from samples import counting
 
 h, k, other = mx.dims(h=8, k=3, other=8)
 mesh = mx.Mesh("m:4 n:2")

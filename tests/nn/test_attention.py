@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from extent import WHOLE, some
 from meshax import nn
 from meshax.testing import layout_invariance
 
 batch, positions, memory, d_model, heads, d_kv = mx.dims(batch=4, positions=16, memory=12, d_model=8, heads=4, d_kv=6)
 KEY = jax.random.key(0)
+LAYOUTS = 6 if WHOLE else 1  # of each mesh
 
 
 def inputs(*dims):
@@ -96,11 +98,11 @@ def test_every_layout_gives_the_same(form):
     def fn(layer, x, s):
         return layer(x, segments=s if form == "segments" else None)
 
-    assert layout_invariance(fn, layer, inputs(batch, positions, d_model), segments(), layouts=6, tolerance=5e-5)
+    assert layout_invariance(fn, layer, inputs(batch, positions, d_model), segments(), layouts=LAYOUTS, tolerance=5e-5)
 
 
-@pytest.mark.parametrize("form", [*FORMS, "rotary", "segments"])
-@pytest.mark.parametrize("mesh", ["x:4", "x:2 y:4"])
+@pytest.mark.parametrize("form", some([*FORMS, "rotary", "segments"], "grouped", "window", "rotary", "segments"))
+@pytest.mark.parametrize("mesh", some(["x:4", "x:2 y:4"], "x:2 y:4"))
 def test_split_positions_are_a_ring(form, mesh):
     options = FORMS.get(form, {form: True} if form != "segments" else {})
     layer = nn.Attention.init(KEY, d_model, heads, d_kv, **options)

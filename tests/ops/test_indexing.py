@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from example_tensors import counting
 from extent import some
 from messages import pinned
-from samples import counting
 
 batch, length, vocab, hidden = mx.dims(batch=3, length=5, vocab=10, hidden=4)
 mesh = mx.Mesh("rows:2 cols:4")

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from example_tensors import counting
 from messages import pinned
-from samples import counting
 
 batch = mx.Dim("batch", 6)
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from example_tensors import counting
 from extent import some
 from messages import pinned
-from samples import counting
 
 batch, length, hidden, k = mx.dims(batch=3, length=4, hidden=10, k=4)
 mesh = mx.Mesh("rows:2 cols:4")

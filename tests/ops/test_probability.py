@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from example_tensors import counting
 from extent import some
 from messages import pinned
-from samples import counting
 
 batch, length = mx.dims(batch=6, length=4)
 

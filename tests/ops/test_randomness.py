@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from example_tensors import counting
 from extent import some
 from meshax.ops.randomness import _places
 from messages import pinned
-from samples import counting
 
 KEY = jax.random.key(7)
 a, b, c, batch = mx.dims(a=10, b=6, c=7, batch=6)

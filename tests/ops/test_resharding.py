@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from example_tensors import counting
 from messages import pinned
-from samples import counting
 
 batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
 

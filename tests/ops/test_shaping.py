@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from example_tensors import counting
 from extent import some
 from messages import pinned
-from samples import counting
 
 batch, length, hidden, window = mx.dims(batch=6, length=4, hidden=10, window=3)
 mesh = mx.Mesh("rows:2 cols:4")
 LAYOUTS = ["", "hidden:cols", "hidden:rows+cols", "batch:cols hidden:rows"]
+ROTATED = ["hidden:x", "hidden:y", "hidden:one", "hidden:x+y", "hidden:y+one+x"]
 STACKED = ["", "batch:rows", "length:rows batch:cols", "copies:rows batch:cols"]
 
 x, whole = counting(batch, length), counting(batch, hidden)

@@ -13,6 +13,7 @@ import optax
 import pytest
 
 import meshax as mx
+from extent import WHOLE, some
 from meshax import optim
 from meshax.testing import layout_invariance
 from messages import pinned
@@ -136,7 +137,9 @@ def test_padding_never_counts():
     def update(params, grads):
         return steps_of(optimizer, params, [grads, grads])[0]
 
-    assert layout_invariance(update, stack, stack * stack, meshes=["x:2 y:4", "x:8"], layouts=8, gradients=False)
+    assert layout_invariance(
+        update, stack, stack * stack, meshes=["x:2 y:4", "x:8"], layouts=8 if WHOLE else 2, gradients=False
+    )
 
 
 def collectives_of(optimizer, layout, params):
@@ -182,7 +185,7 @@ MATRIX = draw((rows, cols), 0)
 TIED = sorted({shape for n in (2, 3, 4) for shape in itertools.product((4, 5, 8), repeat=n) if len(set(shape)) < n})
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", some(range(4), 0))
 def test_of_equal_dims_the_last_are_factored_as_by_optax(seed):
     ours = optim.Adafactor(rate=0.1, min_dim_size=4, stacked=())
     theirs = optax.adafactor(learning_rate=0.1, min_dim_size_to_factor=4)
@@ -200,7 +203,9 @@ def test_of_equal_dims_the_last_are_factored_as_by_optax(seed):
         np.testing.assert_allclose(x.numpy(), y, rtol=2e-4, atol=1e-5, err_msg=str(shape))
 
 
-@pytest.mark.parametrize("layout", ["", "side0:rows", "side2:cols", "side0:cols side1:rows"])
+@pytest.mark.parametrize(
+    "layout", some(["", "side0:rows", "side2:cols", "side0:cols side1:rows"], "side0:cols side1:rows")
+)
 def test_equal_dims_under_every_layout(layout):
     dims = mx.dims(side0=4, side1=8, side2=4)
     optimizer = optim.Adafactor(rate=0.1, min_dim_size=4)

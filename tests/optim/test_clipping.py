@@ -7,6 +7,7 @@ import optax
 import pytest
 
 import meshax as mx
+from extent import some
 from meshax import optim
 from meshax.layout import Setting
 from meshax.testing import place_with_garbage
@@ -44,7 +45,7 @@ def clip(grads, limit, layout):
     return array(clipped), norm.item()
 
 
-@pytest.mark.parametrize("label", LAYOUTS)
+@pytest.mark.parametrize("label", some(LAYOUTS, "uneven", "params"))
 @pytest.mark.parametrize("limit", [1.0, 100.0], ids=["clips", "leaves"])
 def test_it_is_optaxs_under_every_layout(label, limit):
     grads = gradients()
@@ -69,7 +70,7 @@ def test_bfloat16_gradients_stay_so_and_are_summed_in_float32():
     np.testing.assert_allclose(norm.item(), optax.tree.norm(wide), rtol=1e-6)
 
 
-@pytest.mark.parametrize("label", LAYOUTS)
+@pytest.mark.parametrize("label", some(LAYOUTS, "uneven", "params"))
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_a_norm_that_is_no_number_is_reported(label, bad):
     grads = gradients()

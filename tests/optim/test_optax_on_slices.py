@@ -250,7 +250,7 @@ def sample(table, count, seed):
 
 @pytest.mark.parametrize("case", CASES)
 def test_elementwise_transformations_work_on_slices(case, record_property):
-    table = sample(WORKS, 6, case)
+    table = sample(WORKS, 4, case)
     wrong = wrong_ones(run, table, case, may_raise=False)
     assert not wrong, "\n".join(wrong)
     record_property("checked", len(table))
@@ -258,7 +258,7 @@ def test_elementwise_transformations_work_on_slices(case, record_property):
 
 @pytest.mark.parametrize("case", CASES)
 def test_other_transformations_are_right_or_raise(case, record_property):
-    table = sample(EITHER, 10, case)
+    table = sample(EITHER, 5, case)
     wrong = wrong_ones(run, table, case, may_raise=True)
     assert not wrong, "\n".join(wrong)
     record_property("checked", len(table))
@@ -266,7 +266,7 @@ def test_other_transformations_are_right_or_raise(case, record_property):
 
 @pytest.mark.parametrize("case", CASES)
 def test_elementwise_transformations_are_our_optimizers(case, record_property):
-    table = sample(WORKS, 4, f"ours {case}")
+    table = sample(WORKS, 2, f"ours {case}")
     wrong = wrong_ones(run_ours, table, case, may_raise=False)
     assert not wrong, "\n".join(wrong)
     record_property("checked", len(table))
@@ -274,7 +274,7 @@ def test_elementwise_transformations_are_our_optimizers(case, record_property):
 
 @pytest.mark.parametrize("case", CASES)
 def test_other_transformations_are_our_optimizers_or_raise(case, record_property):
-    table = sample(EITHER, 8, f"ours {case}")
+    table = sample(EITHER, 3, f"ours {case}")
     wrong = wrong_ones(run_ours, table, case, may_raise=True)
     assert not wrong, "\n".join(wrong)
     record_property("checked", len(table))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from extent import some
 from meshax.models.decoder import DecoderConfig
 from meshax.optim.clipping import clipped
 from meshax.optim.named_optimizers import by_name
@@ -79,7 +80,7 @@ def alone(state):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", some(LAYOUTS, "data+model", "fsdp"))
 def test_every_layout_has_the_same_losses(layout, state, alone):
     np.testing.assert_allclose(losses(state, LAYOUTS[layout], layout), alone, rtol=1e-4)
 
