@@ -141,3 +141,9 @@ def _lookup(table: dict[int, int], count: int, here: Array) -> Array:
     if len(set(values)) == 1:
         return jnp.int32(values[0])
     return jnp.asarray(np.array(values, np.int32))[here]
+
+
+def sent_lengths(size: int, starts: Sequence[int], width: int) -> list[int]:
+    """Returns how many elements along a dim of some size each permute of `window` sends."""
+    rounds = _rounds(_pieces(size, block_size(size, len(starts)), starts, width))
+    return [max(piece.length for piece in some) for some in rounds if some[0].sender != some[0].receiver]

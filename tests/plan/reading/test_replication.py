@@ -54,7 +54,7 @@ def test_a_duplicate_has_its_line_and_what_a_rule_would_save():
     assert duplicate.line == f"test_replication.py:{product.__code__.co_firstlineno + 1}"
     assert duplicate.op == "einsum"
     assert duplicate.wasted == report.duplicated_flops == PRODUCT // 2 * 3 // 4
-    assert "done twice: einsum at test_sameness.py" in str(report) and "no rule splits it over 'model'" in str(
+    assert "done twice: einsum at test_replication.py" in str(report) and "no rule splits it over 'model'" in str(
         report
     ), str(report)
 

@@ -14,7 +14,7 @@ from meshax.plan.printing.units import show_bytes, show_seconds
 from meshax.plan.search.graph import Graph
 from meshax.plan.search.layout_search import Candidate, _rank, search
 from meshax.plan.search.named_layouts import NAMES, find_layout, sizes_of
-from meshax.plan.search.screen import Screen
+from meshax.plan.search.prices import Prices
 from meshax.train.preset_steps import preset_target
 from messages import pinned
 
@@ -65,17 +65,17 @@ def transformer_choice():
 @pytest.mark.parametrize(
     "rules", ["", "batch:data+model", EVERYWHERE, f"batch:data {TENSOR}", f"length:model {TENSOR}", "d_kv:model"]
 )
-def test_the_screen_is_near_the_real_report(rules):
+def test_the_prices_are_near_the_real_report(rules):
     args = transformer_args()
     layout = mx.Layout(rules)
     graph = Graph(decoder.sgd, args)
     axes = ["data", "model"]
     masks = {n: np.array([sum(1 << axes.index(a) for a in dict(layout.rules).get(n, ()))]) for n in graph.sizes}
-    screen = Screen(graph, {"data": 2, "model": 4}, KNOWN["cpu"], masks)
+    prices = Prices(graph, {"data": 2, "model": 4}, KNOWN["cpu"], masks)
     report = mx.spmd(decoder.sgd, mx.Mesh(MESH, abstract=True), layout).explain(*args)
-    np.testing.assert_allclose(screen.wire[0], report.wire_bytes, rtol=0.15, atol=2000)
-    np.testing.assert_allclose(screen.seconds[0], report.seconds("cpu"), rtol=0.25)
-    np.testing.assert_allclose(screen.memory[0], report.memory["peak"], rtol=0.4)
+    np.testing.assert_allclose(prices.wire[0], report.wire_bytes, rtol=0.15, atol=2000)
+    np.testing.assert_allclose(prices.seconds[0], report.seconds("cpu"), rtol=0.25)
+    np.testing.assert_allclose(prices.memory[0], report.memory["peak"], rtol=0.4)
 
 
 def test_the_transformers_layout_is_at_least_as_good_as_the_usual_ones():
@@ -240,7 +240,7 @@ def test_a_language_models_layout_is_at_least_as_good_as_those_with_names(axes, 
         assert best.seconds <= named.seconds(hardware) * 1.001, name
 
 
-def test_the_screen_knows_the_arguments_and_the_sums_that_are_returned():
+def test_the_prices_know_the_arguments_and_the_sums_that_are_returned():
     """What a layout saves in arguments, and costs in a sum that is only returned, is in its reasons."""
     mesh = mx.Mesh("data:2", abstract=True)
     found = mx.auto_layout(lambda x: mx.sum(x * x), mesh, described(batch), hardware="cpu")
@@ -261,19 +261,19 @@ def test_a_pending_sum_that_is_summed_on_is_still_pending_for_others():
     args = described(rows, inner), described(inner, cols)
     graph, mesh = Graph(fn, args), mx.Mesh("data:4", abstract=True)
     masks = {name: np.array([int(name == "inner")]) for name in graph.sizes}
-    screen = Screen(graph, mesh.axes, KNOWN["cpu"], masks)
+    prices = Prices(graph, mesh.axes, KNOWN["cpu"], masks)
     report = mx.spmd(fn, mesh, "inner:data").explain(*args)
-    assert screen.wire[0] == pytest.approx(report.wire_bytes, rel=0.1)
+    assert prices.wire[0] == pytest.approx(report.wire_bytes, rel=0.1)
 
 
-def test_the_screen_starts_the_sums_of_gradients_once():
+def test_the_prices_start_the_sums_of_gradients_once():
     graph = Graph(mlp, mlp_args())
     masks = {name: np.array([int(name == "batch")]) for name in graph.sizes}
     slow = replace(KNOWN["cpu"], inside=Link(0.0, 1e12, start=1.0))
-    screen = Screen(graph, {"data": 8}, slow, masks)
+    prices = Prices(graph, {"data": 8}, slow, masks)
     report = mx.spmd(mlp, mx.Mesh("data:8", abstract=True), "batch:data").explain(*mlp_args())
     assert round(report.time(slow).communication) == 2  # the loss, and both gradients
-    assert round(screen.communication[0]) == 2
+    assert round(prices.communication[0]) == 2
 
 
 def test_layouts_that_are_equal_in_three_digits_are_ranked_by_their_rules():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ArgumentError, did_you_mean
-from ..reading.communication import KINDS
+from ..reading.primitives import KINDS
 
 _GB, _TERA, _MICRO = 1e9, 1e12, 1e-6
 

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ...ops.gradients import GRADIENT
+from ..reading.broadcasting import Number, key_of, rounded, where
 from ..reading.communication import JOINED, axes_of, is_collective
-from ..reading.kernels import DEAR, Kernel, Kernels
+from ..reading.kernels import Kernel, Kernels
 from ..reading.walk import Step, Value
 
 CLASSES = ("parameters", "optimizer", "gradients", "activations", "temporaries")
-_Use = Counter[str]
+_Use = dict[str, Number]  # bytes by class
 _GAPS = 1.07  # values of many sizes do not pack without gaps
 
 
@@ -25,10 +26,10 @@ _GAPS = 1.07  # values of many sizes do not pack without gaps
 class Memory:
     """The memory of a program on one processor at its peak, by class."""
 
-    classes: dict[str, int]
-    peak: int
+    classes: dict[str, Number]
+    peak: Number
 
-    def as_dict(self) -> dict[str, int]:
+    def as_dict(self) -> dict[str, Number]:
         """Returns bytes by class, and their sum, `peak`."""
         return {**self.classes, "peak": self.peak}
 
@@ -43,26 +44,26 @@ def memory_of(kernels: Kernels, roles: Sequence[str | None], donated: Sequence[b
         on_gpus: whether XLA's compiler for GPUs makes it, which writes less.
     """
     names = {"param": "parameters", "optimizer": "optimizer"}
-    arguments: _Use = Counter()
+    arguments: _Use = defaultdict(int)
     for value, role in zip(kernels.block.inputs, roles, strict=True):
         arguments[names.get(role or "", "inputs")] += value.bytes
-    free = Counter(v.bytes for v, given in zip(kernels.block.inputs, donated, strict=True) if given)
-    results: _Use = Counter()
+    free = Counter(key_of(v.bytes) for v, is_donated in zip(kernels.block.inputs, donated, strict=True) if is_donated)
+    results: _Use = defaultdict(int)
     owned = set()
     for value in dict.fromkeys(map(kernels.root, kernels.block.outputs)):
         if value in kernels.block.inputs:
             continue
         owned.add(value)
-        if free[value.bytes] > 0:
-            free[value.bytes] -= 1
+        if free[key := key_of(value.bytes)] > 0:
+            free[key] -= 1
         else:
             results["results"] += value.bytes
             while (earlier := _taken_over(value, kernels, owned)) is not None:
                 owned.add(earlier)
                 value = earlier
     inside = _Liveness(kernels, owned, on_gpus).peak()
-    total = arguments + results + Counter({name: round(size * _GAPS) for name, size in inside.items()})
-    return Memory({name: total.get(name, 0) for name in (*CLASSES, "inputs", "results")}, sum(total.values()))
+    total = _sum(arguments, results, {name: rounded(size * _GAPS) for name, size in inside.items()})
+    return Memory({name: total.get(name, 0) for name in (*CLASSES, "inputs", "results")}, _total(total))
 
 
 def _taken_over(result: Value, kernels: Kernels, owned: set[Value]) -> Value | None:
@@ -71,7 +72,8 @@ def _taken_over(result: Value, kernels: Kernels, owned: set[Value]) -> Value | N
     if kernel is None or not kernel.is_in_place:
         return None
     inputs = set(kernels.block.inputs)
-    same = [v for v in kernel.reads if v.bytes == result.bytes and v not in owned and v not in inputs]
+    size = key_of(result.bytes)
+    same = [v for v in kernel.reads if key_of(v.bytes) == size and v not in owned and v not in inputs]
     return next((v for v in same if all(k.position <= kernel.position for k in kernels.own if v in k.reads)), None)
 
 
@@ -83,7 +85,7 @@ class _Liveness:
         self.kernels, self.on_gpus = kernels, on_gpus
         self.owned = owned | set(kernels.block.inputs) | _starts_of_loops(kernels)
         self.makers = {v: kernel for kernel in kernels.own for v in kernel.writes}
-        gathers = [k for k in kernels.own if k.step.name.startswith("all_gather")]
+        gathers = [k for k in kernels.own if k.step.traits.collective == "all-gather"]
         self.starts = self._combined() | {k: self._ready(k) + 0.5 for k in gathers}
         self.last: dict[Value, float] = {}
         self.read_in: dict[Value, set[str]] = defaultdict(set)  # phases
@@ -108,34 +110,35 @@ class _Liveness:
         needed |= {root(v) for kernel in self.kernels.own if not kernel.is_fusible for v in kernel.step.inputs}
         for kernel in reversed(self.kernels.own):
             cast = kernel.step.name == "convert_element_type" and inputs.issuperset(kernel.reads)
-            if cast or (kernel.step.name in DEAR and needed.isdisjoint(kernel.writes)):
+            if cast or (kernel.step.traits.fusion == "dear" and needed.isdisjoint(kernel.writes)):
                 self.owned.update(kernel.writes)
                 last = max(self.last.get(value, -1) for value in kernel.writes)
                 self.last.update((value, max(self.last.get(value, -1), last)) for value in kernel.reads)
 
-    def _workspace(self, kernel: Kernel) -> int:
-        return 0 if self.on_gpus else kernel.workspace  # GPUs read operands in any order
+    def _is_transposing(self, kernel: Kernel) -> bool:
+        return kernel.is_transposing and not self.on_gpus  # GPUs read operands in any order
 
     def _transposed_from(self, kernel: Kernel) -> Sequence[Value]:
         """Returns what a product's transposed operand is computed from: its elementwise part is done again for it."""
-        maker = self.makers.get(self.kernels.root(kernel.step.inputs[0])) if self._workspace(kernel) else None
+        maker = self.makers.get(self.kernels.root(kernel.step.inputs[0])) if self._is_transposing(kernel) else None
         return maker.reads if maker is not None and maker.is_elementwise else ()
 
     def peak(self) -> _Use:
         """Returns the bytes by class at the moment when they are most."""
         alive: dict[Value, str] = {}
-        use: _Use = Counter()
-        best: _Use = Counter()
+        use: _Use = defaultdict(int)
+        best: _Use = {}
         for start, together in groupby(sorted(self.kernels.own, key=self._start), self._start):
             for kernel in (several := list(together)):
                 for value in kernel.writes:
                     if value not in self.owned and value not in alive:
                         alive[value] = self._class(value)
-                        use[alive[value]] += value.bytes
-            now = max((use + self._inside(k) + Counter(temporaries=self._workspace(k)) for k in several), key=_total)
-            best = max(best, now, key=_total)
+                        use[alive[value]] = use[alive[value]] + value.bytes
+            inside = [_sum(self._inside(k), self._workspace(k)) for k in several]
+            best = _largest([best, *(_sum(use, more) for more in inside)])
             for value in [v for v in alive if self.last.get(v, -1) <= start]:
-                use[alive.pop(value)] -= value.bytes
+                name = alive.pop(value)
+                use[name] = use[name] - value.bytes
         return best
 
     def _start(self, kernel: Kernel) -> float:
@@ -150,7 +153,7 @@ class _Liveness:
         starts: dict[Kernel, float] = {}
         first: dict[tuple[str, ...], tuple[int, int]] = {}
         for kernel in self.kernels.own:
-            if not kernel.step.name.startswith("psum"):
+            if not kernel.step.traits.is_all_reduced_sum:
                 continue
             axes, size = axes_of(kernel.step), sum(v.bytes for v in kernel.writes)
             position, so_far = first.get(axes, (-1, 0))
@@ -163,11 +166,16 @@ class _Liveness:
     def _inside(self, kernel: Kernel) -> _Use:
         """Returns what a loop's or branch's body needs on top of what goes in and comes out."""
         bodies = [
-            _Liveness(inner, _in_place(kernel.step, inner), self.on_gpus).peak()
-            + _slices(kernel.step, inner, self.on_gpus)
+            _sum(
+                _Liveness(inner, _in_place(kernel.step, inner), self.on_gpus).peak(),
+                _slices(kernel.step, inner, self.on_gpus),
+            )
             for inner in self.kernels.inner.get(kernel.step, ())
         ]
-        return max(bodies, key=_total, default=Counter())
+        return _largest(bodies)
+
+    def _workspace(self, kernel: Kernel) -> _Use:
+        return {"temporaries": kernel.workspace} if self._is_transposing(kernel) else {}
 
     def _class(self, value: Value) -> str:
         users = _users(value)
@@ -185,30 +193,47 @@ def _is_named_gradient(value: Value) -> bool:
     return value.maker is not None and value.maker.params.get("name") == GRADIENT
 
 
-def _total(use: _Use) -> int:
+def _total(use: _Use) -> Number:
     return sum(use.values())
+
+
+def _sum(*uses: _Use) -> _Use:
+    together: _Use = {}
+    for use in uses:
+        for name, size in use.items():
+            together[name] = together[name] + size if name in together else size
+    return together
+
+
+def _largest(uses: Sequence[_Use]) -> _Use:
+    """Returns the use whose sum is the largest, and of equal ones the first; for each layout its own."""
+    best: _Use = uses[0] if uses else {}
+    for use in uses[1:]:
+        larger = _total(use) > _total(best)
+        best = {name: where(larger, use.get(name, 0), best.get(name, 0)) for name in {**best, **use}}
+    return best
 
 
 def _users(value: Value) -> list[Step]:
     """Returns the steps that use a value, through views of it."""
-    found: list[Step] = []
+    users: list[Step] = []
     todo = [value]
     while todo:
         for step in todo.pop().consumers:
-            found.append(step)
-            if step.name in ("reshape", "transpose", "name", "squeeze", "pvary"):
+            users.append(step)
+            if step.traits.fusion == "view" or step.name == "transpose":
                 todo.extend(step.outputs)
-    return found
+    return users
 
 
 def _starts_of_loops(kernels: Kernels) -> set[Value]:
     """Returns the zeros that loops start from: they are written right where the loop's result will be."""
-    found = set()
+    zeros = set()
     for step in (k.step for k in kernels.own if k.step.name == "scan"):
         consts, carry = step.params["num_consts"], step.params["num_carry"]
         starts = map(kernels.root, step.inputs[consts : consts + carry])
-        found |= {v for v in starts if v.maker is not None and v.maker.name == "broadcast_in_dim"}
-    return found
+        zeros |= {v for v in starts if v.maker is not None and v.maker.name == "broadcast_in_dim"}
+    return zeros
 
 
 def _in_place(step: Step, body: Kernels) -> set[Value]:
@@ -222,7 +247,7 @@ def _in_place(step: Step, body: Kernels) -> set[Value]:
     makers = {v: kernel for kernel in body.own for v in kernel.writes}
     carried = zip(map(body.root, body.block.outputs[:carry]), body.block.inputs[consts : consts + carry], strict=True)
     return {body.root(v) for v in body.block.outputs[carry:] if len(_users(v)) == 0} | {
-        out for out, given in carried if out in makers and makers[out].is_elementwise and given in makers[out].reads
+        out for out, start in carried if out in makers and makers[out].is_elementwise and start in makers[out].reads
     }
 
 
@@ -233,14 +258,14 @@ def _slices(step: Step, body: Kernels, on_gpus: bool) -> _Use:
     that once, before the loop, unless the casts cost nothing, as on GPUs.
     """
     if step.name != "scan":
-        return Counter()
+        return {}
     first = step.params["num_consts"] + step.params["num_carry"]
-    use: _Use = Counter()
+    use: _Use = defaultdict(int)
     for value in body.block.inputs[first:]:
-        casts = {user.outputs[0].bytes for user in value.consumers if user.name == "convert_element_type"}
-        only_cast = casts and all(user.name == "convert_element_type" for user in value.consumers)
-        if only_cast and max(casts) < value.bytes and not on_gpus:
-            use["temporaries"] += max(casts) * step.params["length"]
+        casts = [user.outputs[0] for user in value.consumers if user.name == "convert_element_type"]
+        widest = max(casts, key=lambda cast: cast.dtype.itemsize, default=value)
+        if len(casts) == len(value.consumers) and widest.dtype.itemsize < value.dtype.itemsize and not on_gpus:
+            use["temporaries"] += widest.bytes * step.params["length"]
         elif value.consumers:
             use["temporaries"] += value.bytes
     return use

@@ -11,6 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from ..reading.broadcasting import Number, where
 from ..reading.communication import Collective, is_collective
 from ..reading.kernels import Kernel
 from ..reading.walk import Step
@@ -23,12 +26,12 @@ ASSUMES = "computation and communication do not overlap"
 class Time:
     """Seconds, by what they are spent on."""
 
-    compute: float = 0.0
-    memory: float = 0.0
-    communication: float = 0.0
+    compute: Number = 0.0
+    memory: Number = 0.0
+    communication: Number = 0.0
 
     @property
-    def total(self) -> float:
+    def total(self) -> Number:
         """All of it."""
         return self.compute + self.memory + self.communication
 
@@ -41,16 +44,15 @@ def kernel_time(kernel: Kernel, hardware: Hardware) -> Time:
     if is_collective(kernel.step):
         return Time()
     moving = kernel.bytes / (hardware.memory_bandwidth * hardware.memory_efficiency)
-    if not kernel.flops:
+    if not np.any(kernel.flops):
         return Time(memory=moving + hardware.overhead)
     reachable = hardware.peak(kernel.step.inputs[0].dtype) * hardware.flops_efficiency
     computing = kernel.flops * _rounding(kernel.step, hardware.tile) / reachable
-    if computing >= moving:
-        return Time(compute=computing + hardware.overhead)
-    return Time(memory=moving + hardware.overhead)
+    is_bound = computing >= moving  # by computing
+    return Time(where(is_bound, computing + hardware.overhead, 0.0), where(is_bound, 0.0, moving + hardware.overhead))
 
 
-def _rounding(step: Step, tile: int) -> float:
+def _rounding(step: Step, tile: int) -> Number:
     """Returns by how much a matrix product grows when its sizes are rounded up to whole tiles."""
     if tile == 1 or step.name != "dot_general":
         return 1.0
@@ -61,10 +63,11 @@ def _rounding(step: Step, tile: int) -> float:
         math.prod(n for i, n in enumerate(a) if i not in (*left, *left_batch)),
         math.prod(n for i, n in enumerate(b) if i not in (*right, *right_batch)),
     ]
-    grown = [-(-n // tile) * tile / n if n > 1 else 1.0 for n in sizes]
-    return min(math.prod(grown), 8.0)  # a product with very few rows is bound by memory anyway
+    growth = math.prod(where(n > 1, -(-n // tile) * tile / n, 1.0) for n in sizes)
+    return where(growth < _MOST_GROWTH, growth, _MOST_GROWTH)
 
 
+_MOST_GROWTH = 8.0  # a product with very few rows is bound by memory anyway
 _HOPS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
 
 
@@ -76,13 +79,13 @@ def collective_time(record: Collective, hardware: Hardware, axis_sizes: Mapping[
 def ring_time(
     kind: str,
     axes: Sequence[str],
-    wire_bytes: float,
+    wire_bytes: Number,
     hardware: Hardware,
     axis_sizes: Mapping[str, int],
-    joined: bool = False,
-) -> float:
+    joined: Number = False,
+) -> Number:
     """Returns the seconds in which a processor sends so many bytes in a ring; `joined` to others, they only add up."""
     link = hardware.link(axes, axis_sizes)
     hops = sum(axis_sizes[axis] - 1 for axis in axes) * _HOPS[kind] if kind in _HOPS else 1
     sending = wire_bytes * hardware.slowness.get(kind, 1.0) / link.bandwidth
-    return sending if joined else link.start + hops * link.latency + sending
+    return where(joined, sending, link.start + hops * link.latency + sending)

@@ -5,22 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...collectives import PRIMITIVES
+from .broadcasting import Number, rounded, where
 from .walk import Block, Source, Step
 
-_KINDS = {
-    "psum": "all-reduce",
-    "psum_invariant": "all-reduce",
-    "pmax": "all-reduce",
-    "pmin": "all-reduce",
-    "all_gather": "all-gather",
-    "all_gather_invariant": "all-gather",
-    "all_gather_reduced": "all-gather",
-    "reduce_scatter": "reduce-scatter",
-    "all_to_all": "all-to-all",
-    "ppermute": "permute",
-}
-KINDS = tuple(dict.fromkeys(_KINDS.values()))
 JOINED = 30 * 2**20  # bytes: XLA joins all-reduces up to this size
 
 
@@ -53,24 +40,39 @@ def collectives_of(block: Block, axis_sizes: Mapping[str, int]) -> list[Collecti
 
     Gradients that wait until the update needs them do not need each other: XLA sums them together, up to a size.
     """
-    found: list[Collective] = []
-    together: dict[tuple[Any, ...], int] = {}  # the bytes that are on their way
+    records: list[Collective] = []
+    together = Together()
     for step in block.all_steps():
         if step.phase == "backward":
-            together.clear()  # these are of another update
+            together.clear()
         for record in _records(step, axis_sizes):
             if record.kind == "all-reduce" and step.phase == "update" and record.phase == "backward":
-                key = (record.axes, record.dtype)
-                size = together.get(key, JOINED) + record.bytes
-                together[key] = size if size <= JOINED else record.bytes
-                record = replace(record, joined=size <= JOINED)
-            found.append(record)
-    return found
+                record = replace(record, joined=together.joins((record.axes, record.dtype), record.bytes))
+            records.append(record)
+    return records
+
+
+class Together:
+    """The sums that are on their way, and do not wait for each other: compilers join them, up to a size."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[Any, Number] = {}  # by axes and dtype
+
+    def joins(self, key: Any, size: Number) -> Number:
+        """Adds a sum of so many bytes; returns whether it is sent along with an earlier one."""
+        total = self._bytes.get(key, JOINED) + size
+        fits = total <= JOINED
+        self._bytes[key] = where(fits, total, size)
+        return fits
+
+    def clear(self) -> None:
+        """Forgets them: what comes is of another update."""
+        self._bytes.clear()
 
 
 def is_collective(step: Step) -> bool:
     """Whether a step communicates (if there is anyone to communicate with)."""
-    return step.name in PRIMITIVES
+    return bool(step.traits.collective)
 
 
 def axes_of(step: Step) -> tuple[str, ...]:
@@ -86,7 +88,7 @@ def _records(step: Step, axis_sizes: Mapping[str, int]) -> Iterator[Collective]:
     processors = math.prod(axis_sizes[axis] for axis in axes)
     if processors == 1:
         return
-    kind = _KINDS[step.name]
+    kind = step.traits.collective
     for operand in step.inputs:
         yield Collective(
             kind=kind,
@@ -111,20 +113,13 @@ def _phase(step: Step, kind: str) -> str:
     return step.phase
 
 
-# What a pending sum may go through before it is summed.
-_LINEAR = frozenset(
-    {"name", "pad", "convert_element_type", "reshape", "transpose", "copy"}
-    | {"neg", "mul", "div", "add", "sub", "add_any"}
-)
-
-
 def _is_gradient(step: Step) -> bool:
     makers = [v.maker for v in step.inputs if v.maker is not None]
     while makers:
         maker = makers.pop()
         if maker.phase == "backward":
             return True
-        if maker.name in _LINEAR:
+        if maker.traits.linear:  # a pending sum goes through it before it is summed
             makers += [v.maker for v in maker.inputs if v.maker is not None]
     return False
 
@@ -135,7 +130,7 @@ def _op(step: Step) -> str:
     return makers[0].source.op if makers else ""
 
 
-def wire_bytes(kind: str, size: int, processors: int) -> int:
+def wire_bytes(kind: str, size: Number, processors: int) -> Number:
     """Returns the bytes that one processor sends in a ring, for an operand of so many bytes."""
     share = {
         "all-reduce": 2 * (processors - 1) / processors,
@@ -144,7 +139,7 @@ def wire_bytes(kind: str, size: int, processors: int) -> int:
         "all-to-all": (processors - 1) / processors,
         "permute": 1,
     }
-    return round(share[kind] * size)
+    return rounded(share[kind] * size)
 
 
 def merged(records: Iterable[Collective]) -> list[tuple[Collective, int]]:

@@ -11,33 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from .communication import is_collective
+from .broadcasting import Number
+from .primitives import ATTENTION
 from .walk import Block, Step, Value
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Only another view of the same memory, or nothing at all.
-_VIEWS = _names("reshape squeeze expand_dims pvary pcast stop_gradient name copy optimization_barrier reduce_precision")
-_VIEWS |= _names("bitcast_convert_type named")
-# Made on the fly wherever they are needed.
-_FREE = _names("iota axis_index broadcast_in_dim create_token random_wrap random_unwrap random_seed")
-_REDUCTIONS = _names(
-    "reduce_sum reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor argmax argmin reduce"
-)
-_SCATTERS = _names("scatter scatter-add scatter_add scatter_mul scatter_min scatter_max dynamic_update_slice")
-PRODUCTS = _names("dot_general ragged_dot_general conv_general_dilated")
-_WHOLE = PRODUCTS | _SCATTERS
-_WHOLE |= _names("gather sort top_k approx_top_k cumsum cumprod cummax cummin cumlogsumexp fft threefry2x32")
-_WHOLE |= _names("reduce_window reduce_window_sum reduce_window_max select_and_scatter_add select_and_gather_add")
-_WHOLE |= _names("cholesky lu qr eigh svd triangular_solve scan while cond pallas_call custom_call ffi_call")
-# cuDNN's attention, and how many matrix products each stands for.
-_ATTENTION = {"dot_product_attention_fwd_wrapper": 2, "dot_product_attention_bwd_wrapper": 5}
-_WHOLE |= frozenset(_ATTENTION)
-# Elementwise, but too dear to compute again for every use.
-DEAR = _names("exp exp2 expm1 log log1p tanh logistic erf erf_inv rsqrt sqrt cbrt pow sin cos tan atan2")
 
 
 @dataclass(eq=False)
@@ -50,14 +26,14 @@ class Kernel:
     writes: list[Value]
 
     @cached_property
-    def flops(self) -> int:
+    def flops(self) -> Number:
         """The FLOPs of its matrix product in one execution; elementwise work counts as memory traffic only."""
         return flops_of(self.step)
 
     @property
     def is_elementwise(self) -> bool:
         """Whether each element of its result is computed from few of its operands'."""
-        return not _is_whole(self.step) and self.step.name not in _REDUCTIONS
+        return not _is_whole(self.step) and self.step.traits.fusion != "reduction"
 
     @property
     def is_fusible(self) -> bool:
@@ -67,29 +43,34 @@ class Kernel:
     @property
     def is_in_place(self) -> bool:
         """Whether its result may take the place of an operand that is not needed any more."""
-        return not _is_whole(self.step) or self.step.name.startswith("psum")
+        return not _is_whole(self.step) or self.step.traits.is_all_reduced_sum
+
+    @property
+    def workspace(self) -> Number:
+        """The bytes it needs while it runs."""
+        return self.step.inputs[0].bytes if self.is_transposing else 0
 
     @cached_property
-    def workspace(self) -> int:
-        """The bytes it needs while it runs: a matrix product that sums over leading dimensions transposes first.
+    def is_transposing(self) -> bool:
+        """Whether it copies an operand: a matrix product that sums over leading dimensions transposes first.
 
         Many products at once need not, if their batch dimensions lead and those they sum over lie together.
         """
         if self.step.name != "dot_general":
-            return 0
+            return False
         (left, _), (left_batch, _) = self.step.params["dimension_numbers"]
         operand = self.step.inputs[0]
         trailing = set(range(len(operand.shape) - len(left), len(operand.shape)))
         batched = bool(left_batch) and set(left_batch) == set(range(len(left_batch)))
         together = max(left, default=0) - min(left, default=0) == len(left) - 1
-        return 0 if set(left) == trailing or (batched and together) else operand.bytes
+        return set(left) != trailing and not (batched and together)
 
     @cached_property
-    def bytes(self) -> int:
+    def bytes(self) -> Number:
         """The bytes it reads and writes in one execution."""
         if self.step.name in ("gather", "dynamic_slice"):  # reads what it takes, not the table
             return 2 * sum(v.bytes for v in self.writes) + sum(v.bytes for v in self.reads[1:])
-        if self.step.name in _SCATTERS:  # in place
+        if self.step.traits.is_scatter:  # in place
             return 3 * self.reads[-1].bytes if self.reads else 0
         return sum(v.bytes for v in self.reads) + sum(v.bytes for v in self.writes)
 
@@ -122,62 +103,62 @@ class Kernels:
 
 def kernels_of(block: Block) -> Kernels:
     """Cuts a block into kernels."""
-    made = Kernels(block)
+    kernels = Kernels(block)
     for step in block.steps:
-        if step.name in _VIEWS and step.inputs:
-            made.roots.update((out, step.inputs[0]) for out in step.outputs)
-    stored = _stored(block, made)
+        if step.traits.fusion == "view" and step.inputs:
+            kernels.roots.update((out, step.inputs[0]) for out in step.outputs)
+    stored = _stored(block, kernels)
     for position, step in enumerate(block.steps):
         if step.blocks:
-            made.inner[step] = [kernels_of(inner) for inner in step.blocks]
-        writes = [v for v in step.outputs if v in stored and v not in made.roots]
+            kernels.inner[step] = [kernels_of(inner) for inner in step.blocks]
+        writes = [v for v in step.outputs if v in stored and v not in kernels.roots]
         if writes:
-            made.own.append(Kernel(step, position, _reads(step, stored, made), writes))
-    return made
+            kernels.own.append(Kernel(step, position, _reads(step, stored, kernels), writes))
+    return kernels
 
 
-def _stored(block: Block, made: Kernels) -> set[Value]:
+def _stored(block: Block, kernels: Kernels) -> set[Value]:
     """Returns the values that are written to memory."""
     stored = set(block.inputs)
     for value in block.outputs:
-        stored.add(made.root(value))
+        stored.add(kernels.root(value))
     for step in block.steps:
         if _is_whole(step):
             stored.update(step.outputs)
             for v in step.inputs:
-                root = made.root(v)
+                root = kernels.root(v)
                 if not root.is_constant and not _is_made_on_the_fly(root):
                     stored.add(root)
-        elif step.name in _REDUCTIONS or (step.name in DEAR and len(step.outputs[0].consumers) > 1):
+        elif step.traits.fusion == "reduction" or (step.traits.fusion == "dear" and len(step.outputs[0].consumers) > 1):
             stored.update(step.outputs)
     return stored
 
 
 def _is_whole(step: Step) -> bool:
-    return step.name in _WHOLE or is_collective(step) or bool(step.blocks)
+    return step.traits.fusion == "whole" or bool(step.blocks)
 
 
 def _is_made_on_the_fly(value: Value) -> bool:
-    return value.maker is not None and value.maker.name in _FREE and not value.maker.inputs
+    return value.maker is not None and value.maker.traits.fusion == "free" and not value.maker.inputs
 
 
-def _reads(step: Step, stored: set[Value], made: Kernels) -> list[Value]:
+def _reads(step: Step, stored: set[Value], kernels: Kernels) -> list[Value]:
     """Returns the stored values that a kernel reads, through all that it computes on the way."""
-    found: dict[Value, None] = {}
+    reads: dict[Value, None] = {}
     todo, seen = list(reversed(step.inputs)), set()
     while todo:
-        value = made.root(todo.pop())
+        value = kernels.root(todo.pop())
         if value in seen:
             continue
         seen.add(value)
         if value in stored:
-            found[value] = None
+            reads[value] = None
         elif value.maker is not None:
             todo.extend(reversed(value.maker.inputs))
-    return list(found)
+    return list(reads)
 
 
-def flops_of(step: Step) -> int:
+def flops_of(step: Step) -> Number:
     """Returns the FLOPs of matrix products, convolutions or attention in one execution, 0 for anything else."""
     if step.name == "dot_general":
         (contracted, _), _ = step.params["dimension_numbers"]
@@ -188,9 +169,9 @@ def flops_of(step: Step) -> int:
         numbers = step.params["dimension_numbers"]
         kernel = step.inputs[1]
         return 2 * step.outputs[0].size * kernel.size // kernel.shape[numbers.rhs_spec[0]]
-    if step.name in _ATTENTION:  # queries [batch, positions, heads, d], keys [batch, memory, heads, d]
+    if step.name in ATTENTION:  # queries [batch, positions, heads, d], keys [batch, memory, heads, d]
         queries, keys = step.inputs[:2]
-        return 2 * _ATTENTION[step.name] * queries.size * keys.shape[1]
+        return 2 * ATTENTION[step.name] * queries.size * keys.shape[1]
     if step.name == "pallas_call" and step.params.get("cost_estimate") is not None:
         return step.params["cost_estimate"].flops
     return 0

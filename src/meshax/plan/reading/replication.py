@@ -14,7 +14,6 @@ from .walk import Block, Step, Value
 
 _Axes = frozenset[str]
 _SAME: _Axes = frozenset()
-_KEEPS = ("all_to_all", "ppermute", "reduce_scatter")  # of the collectives, those after which processors differ
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Sameness:
             together = frozenset(axes_of(step))
         elif is_collective(step):
             axes = frozenset(axes_of(step))
-            together = together | axes if step.name in _KEEPS else together - axes
+            together = together - axes if step.traits.joins else together | axes
         return [together] * len(step.outputs)
 
     def _scan(self, step: Step, given: list[_Axes]) -> list[_Axes]:

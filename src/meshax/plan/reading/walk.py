@@ -23,8 +23,9 @@ from ...errors import MeshaxError
 from ...ops.gradients import GRADIENT
 from ...ops.operands import LABELS
 from ...sources import OURS, PUBLIC, Source, source_of
+from .broadcasting import Number
+from .primitives import CONTROL, Traits, traits_of
 
-_LOOPS = ("scan", "while")
 _RECOMPUTED, _BACKWARD, _FORWARD = ("rematted_computation", "transpose(", "jvp(")
 
 
@@ -34,19 +35,19 @@ class Value:
     __slots__ = ("consumers", "dtype", "is_constant", "maker", "shape")
 
     def __init__(self, aval: Any, is_constant: bool = False):
-        self.shape: tuple[int, ...] = tuple(getattr(aval, "shape", ()))
+        self.shape: tuple[Any, ...] = tuple(getattr(aval, "shape", ()))  # of a search: arrays, see broadcasting.py
         self.dtype: Any = getattr(aval, "dtype", None)
         self.is_constant = is_constant
         self.maker: Step | None = None
         self.consumers: list[Step] = []
 
     @property
-    def size(self) -> int:
+    def size(self) -> Number:
         """The number of elements."""
         return math.prod(self.shape)
 
     @property
-    def bytes(self) -> int:
+    def bytes(self) -> Number:
         """The bytes it takes."""
         return self.size * getattr(self.dtype, "itemsize", 0)
 
@@ -67,11 +68,16 @@ class Step:
     blocks: "list[Block]" = field(default_factory=list)
     phase: str = "forward"
 
+    @property
+    def traits(self) -> Traits:
+        """What is known of its primitive."""
+        return traits_of(self.name)
+
     @cached_property
     def source(self) -> Source:
         """The user's line that caused it, and the operation of ours which that line calls."""
-        found = self._own_source or _neighbours_source(self)
-        return found or (self.around.source if self.around else self.program)
+        near = self._own_source or _neighbours_source(self)
+        return near or (self.around.source if self.around else self.program)
 
     @cached_property
     def _own_source(self) -> Source | None:
@@ -116,11 +122,11 @@ def _whole_program(outer: Any, reader: "_Reader") -> Block:
         block = reader.block(inner, 1, str(call.source_info.name_stack), None)
     else:
         block = _whole_program(inner.jaxpr, reader)
-    made = dict(zip(call.invars, block.inputs, strict=True))
+    values = dict(zip(call.invars, block.inputs, strict=True))
     for eqn in reversed(outer.eqns):  # a trace with names names the arguments first
-        if eqn.primitive.name == "named" and eqn.outvars[0] in made:
-            made[eqn.invars[0]] = made[eqn.outvars[0]]
-    block.inputs = [made.get(v) or Value(None) for v in outer.invars]
+        if eqn.primitive.name == "named" and eqn.outvars[0] in values:
+            values[eqn.invars[0]] = values[eqn.outvars[0]]
+    block.inputs = [values.get(v) or Value(None) for v in outer.invars]
     return block
 
 
@@ -152,27 +158,27 @@ class _Reader:
             return Value(v.aval, is_constant=True) if hasattr(v, "val") else values[v]
 
         for eqn in jaxpr.eqns:
-            given = [value_of(v) for v in eqn.invars]
+            operands = [value_of(v) for v in eqn.invars]
             inside = "/".join(part for part in (scope, str(eqn.source_info.name_stack)) if part)
             tracebacks = (eqn.source_info.traceback, *outer)
             inner = inner_programs(eqn)
             if eqn.primitive.name in MARKS:
-                made = given
-            elif len(inner) == 1 and eqn.primitive.name not in (*_LOOPS, "cond") and _is_call(eqn, inner[0]):
-                made = self._inline(inner[0], given, times, inside, around, tracebacks, into)
+                results = operands
+            elif len(inner) == 1 and eqn.primitive.name not in CONTROL and _is_call(eqn, inner[0]):
+                results = self._inline(inner[0], operands, times, inside, around, tracebacks, into)
             else:
-                made = [Value(v.aval) for v in eqn.outvars]
+                results = [Value(v.aval) for v in eqn.outvars]
                 name, params = eqn.primitive.name, _params(eqn)
-                step = Step(name, params, given, made, inside, tracebacks, times, around, self.program)
+                step = Step(name, params, operands, results, inside, tracebacks, times, around, self.program)
                 into.append(step)
-                for value in given:
+                for value in operands:
                     value.consumers.append(step)
-                for value in made:
+                for value in results:
                     value.maker = step
                 repeats = eqn.params["length"] if eqn.primitive.name == "scan" else 1
-                if eqn.primitive.name in (*_LOOPS, "cond"):
+                if eqn.primitive.name in CONTROL:
                     step.blocks = [self.block(one, times * repeats, inside, step) for one in inner]
-            values.update(zip(eqn.outvars, made, strict=True))
+            values.update(zip(eqn.outvars, results, strict=True))
         return [value_of(v) for v in jaxpr.outvars]
 
 

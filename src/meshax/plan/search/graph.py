@@ -16,12 +16,11 @@ from ...layout import Layout
 from ...mesh import Mesh
 from ...program import Program
 from ...tensor import is_tensor, recording_names
-from ..reading.kernels import PRODUCTS, Kernels, kernels_of
+from ..reading.kernels import Kernels, kernels_of
 from ..reading.walk import Block, Step, Value, explained_tracing, read
 
 Names = tuple[str | None, ...]
 _TRADING = ("named", "gather", "scatter-add")
-_REDUCING = ("reduce_", "argmax", "argmin")
 
 
 class Graph:
@@ -136,7 +135,7 @@ def _names_of_outputs(step: Step, graph: Graph) -> list[Names]:
         return [step.params["names"]]
     if step.name == "transpose":
         return [tuple(given[0][i] for i in step.params["permutation"])]
-    if step.name.startswith(_REDUCING) and "axes" in step.params:
+    if step.traits.fusion == "reduction" and "axes" in step.params:
         kept = [n for i, n in enumerate(given[0]) if i not in step.params["axes"]]
         return [tuple(kept)] * len(step.outputs)
     if step.name == "broadcast_in_dim":
@@ -169,7 +168,7 @@ def _names_of_operand(step: Step, value: Value, names: Names) -> Names:
         return tuple(names[p] if value.shape[i] == shape[p] else None for i, p in enumerate(places))
     if step.name in ("reshape", "squeeze", "expand_dims"):
         return _reshaped(shape, names, value.shape)
-    if step.name in PRODUCTS or len(value.shape) != len(shape):
+    if step.traits.is_product or len(value.shape) != len(shape):
         return ()
     return tuple(n if size == own else None for n, size, own in zip(names, shape, value.shape, strict=True))
 

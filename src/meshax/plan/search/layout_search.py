@@ -1,7 +1,7 @@
 """Choosing a layout: all legal ones, priced, the best traced for real.
 
 Which dims may share a mesh axis follows from which never meet in an operation. Each axis is given every such set of
-dims; all combinations are priced from one trace (`screen`), those that fit the memory are ranked, and the best are
+dims; all combinations are priced from one trace (`prices`), those that fit the memory are ranked, and the best are
 traced under the layout itself, with and without splitting what is stored (ZeRO). What is returned are the real reports.
 """
 
@@ -29,17 +29,17 @@ from .equivalence import distinct, idle_axes
 from .fixed_rules import Assignment, masks_of, read_pins
 from .graph import Graph
 from .named_layouts import NAMES, find_layout
+from .prices import Prices
 from .reasons import reason_for
 from .roles import role_variants, stored_tensors
-from .screen import Screen
 
 _MOST = 60_000  # combinations priced in one go
 _TRACED = 8  # candidates traced for real
 _VARIED = 3  # of them tried with what is stored split in every way
 _REFUSED = 20  # candidates that may turn out not to be legal
 _TOP = 10
-_SLACK = 1.2  # the screen's memory is rougher than the report's
-_TRUST = 0.7  # and so are its seconds
+_SLACK = 1.2  # the prices' memory is rougher than the report's
+_TRUST = 0.7  # and so are their seconds
 
 
 @dataclass(frozen=True)
@@ -192,8 +192,8 @@ class _Search:
         self.stored = stored_tensors(graph.arguments)
         self.reports: dict[Layout, Report] = {}
         self.every = self._combinations()
-        self.screen = self._screen(self.every)
-        could_fit = self.screen.seconds[self._smallest_memory() <= limit * _SLACK]
+        self.prices = self._price(self.every)
+        could_fit = self.prices.seconds[self._smallest_memory() <= limit * _SLACK]
         self.promise = float(min(could_fit, default=math.inf))  # seconds, of the best that may fit
 
     def run(self, bar: float = math.inf) -> list[Candidate]:
@@ -203,7 +203,7 @@ class _Search:
             self._trace(layout, reports)
         for order, wanted in self._orders():
             for i in order[: wanted + _REFUSED]:
-                if wanted <= 0 or self.screen.seconds[i] * _TRUST > bar:
+                if wanted <= 0 or self.prices.seconds[i] * _TRUST > bar:
                     break
                 wanted -= self._trace(self._layout(self.every[i]), reports)
         self._vary(reports)
@@ -333,31 +333,32 @@ class _Search:
     def _shortlist(self, axis: int, sets: list[frozenset[str]], keep: int) -> list[frozenset[str]]:
         """Returns the sets that are best alone: too many to try all combinations of them."""
         alone = [{**self.fixed, **{n: self.fixed.get(n, 0) | 1 << axis for n in names}} for names in sets]
-        order = np.argsort(self._screen(alone).seconds, kind="stable")
+        order = np.argsort(self._price(alone).seconds, kind="stable")
         return [sets[i] for i in order[:keep]]
 
-    def _screen(self, assignments: Sequence[Assignment]) -> Screen:
+    def _price(self, assignments: Sequence[Assignment]) -> Prices:
         masks = {name: np.array([a.get(name, 0) for a in assignments], int) for name in self.names}
-        return Screen(self.graph, self.mesh.axes, self.machine, masks, len(assignments))
+        on_gpus = self.mesh.platform in ("gpu", "cuda")
+        return Prices(self.graph, self.mesh.axes, self.machine, masks, len(assignments), on_gpus)
 
     def _smallest_memory(self) -> Any:
         """Returns the memory of each combination if what is stored, and its gradients, were split over all axes."""
-        return self.screen.memory - 2 * self.screen.stored * (1 - 1 / self.mesh.size)
+        return self.prices.memory - 2 * self.prices.stored * (1 - 1 / self.mesh.size)
 
     def _orders(self) -> Iterator[tuple[list[int], int]]:
         """Iterates over rankings of the combinations, each with how many of its first are worth tracing.
 
-        Those are the fastest that fit (and, as the screen is roughest about loops over a split dim, the fastest of
+        Those are the fastest that fit (and, as the prices are roughest about loops over a split dim, the fastest of
         them without any), the fastest that would fit with what is stored split over all processors, and the smallest.
         """
-        limit, screen, least = self.limit * _SLACK, self.screen, self._smallest_memory()
-        fastest = np.argsort(screen.seconds, kind="stable")
-        fitting = [int(i) for i in fastest if screen.memory[i] <= limit]
+        limit, prices, least = self.limit * _SLACK, self.prices, self._smallest_memory()
+        fastest = np.argsort(prices.seconds, kind="stable")
+        fitting = [int(i) for i in fastest if prices.memory[i] <= limit]
         looped = self.graph.looped_names()
         yield fitting, _TRACED
         yield [i for i in fitting if not any(self.every[i].get(name) for name in looped)], _TRACED // 2
-        yield [int(i) for i in fastest if least[i] <= limit < screen.memory[i]], _VARIED
-        yield [int(i) for i in np.argsort(screen.memory, kind="stable")], 2 if fitting else 5
+        yield [int(i) for i in fastest if least[i] <= limit < prices.memory[i]], _VARIED
+        yield [int(i) for i in np.argsort(prices.memory, kind="stable")], 2 if fitting else 5
 
     def _layout(self, assignment: Assignment) -> Layout:
         rules = {

@@ -1,0 +1,318 @@
+"""What a layout communicates, for many layouts at once, from one named trace.
+
+An unsplit trace has no collectives. Which a layout needs follows from the names: a sum over a split dim is a pending
+sum, which whoever uses it sums up; a rename gathers, scatters or exchanges axes; what goes along a split dim (sorting,
+cumulative sums, slices) fetches what it needs from other processors. All rows of the table in the language's design
+are here; docs/language.md has them operation by operation.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...layout import block_size
+from ...ops.neighbours import sent_lengths
+from ..reading.walk import Block, Step, Value
+from .graph import Graph, summed_names
+
+Array = Any
+Pending = dict[Value, Array]  # for each pending sum a bit mask of the axes, one for each candidate
+Send = Callable[[str, Array, Array, Any, Step | None, bool], None]  # kind, axes, bytes, dtype, step, whether it joins
+
+
+class NeededCollectives:
+    """Walks through a named trace once, and sends what each candidate layout needs to."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        masks: Mapping[str, Array],
+        processors: Array,
+        count: int,
+        local: Callable[[Value], Value],
+        send: Send,
+    ):
+        """Prepares the walk.
+
+        Args:
+            graph: the trace.
+            masks: for each name a bit mask of the axes that split it, one for each candidate.
+            processors: how many there are along each set of axes, by its bit mask.
+            count: the number of candidates.
+            local: what one processor holds of a value.
+            send: told of every collective.
+        """
+        self.graph, self.masks, self.processors, self.local, self.send = graph, masks, processors, local, send
+        self.nothing = np.zeros(count, int)
+        self._is_sending = True
+        stored = [frozenset(d.name for d in x.dims) for x in graph.arguments if getattr(x, "role", None) == "param"]
+        self._parameters = {*stored, *(names - graph.looped_names() for names in stored)} - {frozenset()}
+
+    def walk(self) -> None:
+        """Sends all of it; what the program returns is summed up."""
+        pending: Pending = {}
+        self._walk(self.graph.block, pending)
+        for value in dict.fromkeys(self.graph.block.outputs):
+            self._settle(value, pending, None)
+
+    def _walk(self, block: Block, pending: Pending) -> None:
+        for step in block.steps:
+            if step.blocks:
+                self._through_blocks(step, pending)
+            elif step.name == "named":
+                self._rename(step, pending)
+            elif along := _ALONG.get(step.name):
+                self._settle_inputs(step, pending)
+                along(self, step)
+            elif self._keeps_pending(step):
+                masks = [pending[v] for v in step.inputs if v in pending]
+                pending.update((out, masks[0]) for out in step.outputs if masks)
+                if step.name == "reshape":
+                    self._reshape(step)
+            elif step.traits.linear == "added":
+                self._add(step, pending)
+            else:
+                self._compute(step, pending)
+
+    def _charge(
+        self, kind: str, mask: Array, operand: Value, step: Step | None, *, size: Array = None, joins: bool = False
+    ) -> None:
+        if self._is_sending and mask.any():
+            bytes_ = self.local(operand).bytes if size is None else size
+            self.send(kind, mask, bytes_, operand.dtype, step, joins)
+
+    def _mask(self, names: Sequence[str | None]) -> Array:
+        mask = self.nothing
+        for name in names:
+            if name is not None and name in self.masks:
+                mask = mask | self.masks[name]
+        return mask
+
+    def _keeps_pending(self, step: Step) -> bool:
+        """Whether the result of a step is as pending as its operand; an activation is cast after it is summed."""
+        if step.traits.linear == "cast":
+            return frozenset(filter(None, self.graph.of(step.inputs[0]))) in self._parameters
+        if step.traits.linear == "scaled":
+            return any(not v.shape for v in step.inputs)
+        return step.traits.linear == "moved"
+
+    def _settle_inputs(self, step: Step, pending: Pending) -> None:
+        for value in step.inputs:
+            self._settle(value, pending, step)
+
+    def _settle(self, value: Value, pending: Pending, step: Step | None) -> None:
+        mask = pending.pop(value, None)
+        if mask is not None:
+            self._charge("all-reduce", mask, value, step, joins=step is not None and step.phase == "update")
+
+    def _compute(self, step: Step, pending: Pending) -> None:
+        mask = self._mask(list(summed_names(step, self.graph)))
+        if step.traits.reduces == "sum":  # of a pending sum: as pending
+            mask = mask | pending.get(step.inputs[0], 0)
+        else:
+            self._settle_inputs(step, pending)
+        if step.name == "gather":
+            mask = self._look_up(step, mask)
+        elif step.traits.is_scatter and len(step.inputs) == 3:
+            mask = self._scatter(step)
+        if step.outputs and mask.any():
+            pending[step.outputs[0]] = mask
+        if step.traits.reduces == "extremum":
+            self._compare(step)
+
+    def _compare(self, step: Step) -> None:
+        """One all-reduce of the result; two for a place, that of the value as well; products are gathered."""
+        value, out = step.inputs[0], step.outputs[0]
+        lost = [n for n in self.graph.of(value) if n not in self.graph.of(out)]
+        for _ in range(2 if step.name in ("argmax", "argmin") else 1):
+            kind = "all-gather" if step.name == "reduce_prod" else "all-reduce"
+            self._charge(kind, self._mask(lost), out, step)
+
+    def _look_up(self, step: Step, mask: Array) -> Array:
+        """Returns over which axes a lookup is a pending sum.
+
+        Where table and indices share axes, the indices are gathered, and the result is scattered again.
+        """
+        table, indices, out = step.inputs[0], step.inputs[1], step.outputs[0]
+        kept = [n for n in self.graph.of(out) if n not in self.graph.of(table)]
+        shared = mask & self._mask(kept)
+        self._charge("all-gather", shared, indices, step)
+        whole = self.local(out).bytes * self.processors[shared]
+        self._charge("reduce-scatter", shared, out, step, size=whole)
+        return mask & ~shared
+
+    def _scatter(self, step: Step) -> Array:
+        """Returns over which axes what is written is a pending sum: those of the dims that it loses.
+
+        Where they split the written dim too, what is written is gathered first.
+        """
+        updates, out = step.inputs[2], step.outputs[0]
+        lost = [n for n in self.graph.of(updates) if n not in self.graph.of(out)]
+        positions = step.params["dimension_numbers"].scatter_dims_to_operand_dims if len(step.inputs) == 3 else ()
+        written = self._mask([self.graph.of(out)[i] for i in positions])
+        mask = self._mask(lost)
+        self._charge("all-gather", mask & written, updates, step)
+        return mask & ~written
+
+    def _add(self, step: Step, pending: Pending) -> None:
+        masks = [pending.get(v, self.nothing) for v in step.inputs]
+        same = np.logical_and.reduce([m == masks[0] for m in masks])
+        for value, mask in zip(step.inputs, masks, strict=True):
+            self._charge("all-reduce", np.where(same, 0, mask), value, step, joins=step.phase == "update")
+        if (kept := np.where(same, masks[0], 0)).any():
+            pending[step.outputs[0]] = kept
+
+    def _rename(self, step: Step, pending: Pending) -> None:
+        """An axis that goes from one dim to another is an all-to-all, one that only goes an all-gather.
+
+        One that only comes is a slice, or a reduce-scatter of a pending sum.
+        """
+        value, out = step.inputs[0], step.outputs[0]
+        mask = pending.get(value, self.nothing)
+        changed = [(o, n) for o, n in zip(self.graph.of(value), step.params["names"], strict=True) if o and o != n]
+        left = [self._mask([old]) & ~self._mask([new]) for old, new in changed]
+        gained = [self._mask([new]) & ~self._mask([old]) for old, new in changed]
+        for i, j in ((i, j) for i in range(len(changed)) for j in range(len(changed)) if i != j):
+            moved = left[i] & gained[j]
+            self._charge("all-to-all", moved, value, step)
+            left[i], gained[j] = left[i] & ~moved, gained[j] & ~moved
+        for some in gained:
+            scattered = mask & some
+            self._charge("reduce-scatter", scattered, value, step)
+            mask = mask & ~scattered
+        for some in left:
+            self._charge("all-gather", some, value, step)
+        if mask.any():
+            pending[out] = mask
+
+    def _reshape(self, step: Step) -> None:
+        """A group of dims that is merged or taken apart is gathered, unless its first dims are split alike."""
+        value, out = step.inputs[0], step.outputs[0]
+        namings = [user.params["names"] for user in out.consumers if user.name == "named"]
+        before, after = self.graph.of(value), namings[0] if namings else self.graph.of(out)
+        for old, new in _groups(value.shape, out.shape):
+            if len(old) == len(new) == 1 or not old or not new:
+                continue
+            first, then = self._mask([before[old[0]]]), self._mask([after[new[0]]])
+            count = self.processors[first]
+            divides = (value.shape[old[0]] % count == 0) & (out.shape[new[0]] % count == 0)
+            shared = np.where((first == then) & divides, first, 0)
+            self._charge("all-gather", self._mask([before[i] for i in old]) & ~shared, value, step)
+
+    def _through_blocks(self, step: Step, pending: Pending) -> None:
+        self._settle_inputs(step, pending)
+        if step.name != "scan":
+            for block in step.blocks:
+                self._walk(block, {})
+            return
+        consts, carry = step.params["num_consts"], step.params["num_carry"]
+        for value in step.inputs[consts + carry :]:  # a loop over a split dim gathers what it loops over
+            self._charge("all-gather", self._mask(self.graph.of(value)[:1]), value, step)
+        body = step.blocks[0]
+        inside: Pending = {}
+        was_sending, self._is_sending = self._is_sending, False
+        self._walk(body, inside)  # once without sending: which sums does it carry on?
+        sums = {
+            into: inside[out]
+            for into, out, first in zip(body.inputs[consts:], body.outputs[:carry], step.inputs[consts:], strict=False)
+            if out in inside and _is_zero(first)
+        }
+        self._is_sending, inside = was_sending, dict(sums)
+        self._walk(body, inside)
+        for into, out in zip(body.inputs[consts:], body.outputs[:carry], strict=False):
+            if into not in sums and out in inside:
+                self._charge("all-reduce", inside.pop(out), out, out.maker)
+        pending.update((v, inside[o]) for v, o in zip(step.outputs, body.outputs, strict=True) if o in inside)
+
+    def _sort(self, step: Step) -> None:
+        value, position = step.inputs[0], step.params["dimension"]
+        self._charge("all-gather", self._mask([self.graph.of(value)[position]]), value, step)
+
+    def _add_up(self, step: Step) -> None:
+        """Cumulative sums: one total from each processor."""
+        value, position = step.inputs[0], step.params["axis"]
+        totals = self.local(value).bytes // self.local(value).shape[position]
+        self._charge("all-gather", self._mask([self.graph.of(value)[position]]), value, step, size=totals)
+
+    def _select(self, step: Step) -> None:
+        """The largest: values and places of as many candidates from each processor."""
+        value, position = step.inputs[0], step.params.get("axis", -1)
+        for out in step.outputs:
+            self._charge("all-gather", self._mask([self.graph.of(value)[position]]), out, step)
+
+    def _slice(self, step: Step) -> None:
+        starts, strides = step.params["start_indices"], step.params["strides"] or (1,) * len(step.outputs[0].shape)
+        for position, (start, stride) in enumerate(zip(starts, strides, strict=True)):
+            self._permute(step, step.inputs[0], position, start, stride)
+
+    def _pad(self, step: Step) -> None:
+        for position, (before, _, _) in enumerate(step.params["padding_config"]):
+            self._permute(step, step.inputs[0], position, -before)
+
+    def _join(self, step: Step) -> None:
+        position, start = step.params["dimension"], 0
+        for value in step.inputs:
+            self._permute(step, value, position, -start)
+            start += value.shape[position]
+
+    def _flip(self, step: Step) -> None:
+        for position in step.params["dimensions"]:
+            self._permute(step, step.inputs[0], position, 0, flips=True)
+
+    def _permute(
+        self, step: Step, value: Value, position: int, start: int, stride: int = 1, flips: bool = False
+    ) -> None:
+        """Sends what each block of the result needs of others' blocks of the operand."""
+        size, new, name = value.shape[position], step.outputs[0].shape[position], self.graph.of(value)[position]
+        if name is None or name not in self.masks or (size == new and not start and not flips):
+            return
+        mask, local = self.masks[name], self.local(value)
+        for number in np.unique(mask):
+            for length in _permutes(size, new, int(self.processors[number]), start, stride, flips):
+                sent = local.bytes // local.shape[position] * length
+                self._charge("permute", np.where(mask == number, mask, 0), value, step, size=sent)
+
+
+_ALONG: dict[str, Callable[[NeededCollectives, Step], None]] = {
+    "sort": NeededCollectives._sort,
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"), NeededCollectives._add_up),
+    "top_k": NeededCollectives._select,
+    "slice": NeededCollectives._slice,
+    "pad": NeededCollectives._pad,
+    "concatenate": NeededCollectives._join,
+    "rev": NeededCollectives._flip,
+}
+
+
+@cache
+def _permutes(size: int, new: int, count: int, start: int, stride: int, flips: bool) -> tuple[int, ...]:
+    """Returns how many elements along a dim each permute sends, where each block of the result is a window."""
+    block = block_size(new, count)
+    firsts = [size - (p + 1) * block if flips else start + stride * p * block for p in range(count)]
+    return tuple(sent_lengths(size, firsts, (block - 1) * stride + 1))
+
+
+def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, range]]:
+    """Cuts two shapes of one product into the smallest groups of equal product; returns their positions."""
+    groups, i, j = [], 0, 0
+    while i < len(before) and j < len(after):
+        first, then = i, j
+        i, j = i + 1, j + 1
+        while math.prod(before[first:i]) != math.prod(after[then:j]):
+            if math.prod(before[first:i]) < math.prod(after[then:j]):
+                i += 1
+            else:
+                j += 1
+        groups.append((range(first, i), range(then, j)))
+    return groups
+
+
+def _is_zero(value: Value) -> bool:
+    """Whether a value is a constant spread out: the start of a sum."""
+    passed = ("broadcast_in_dim", "convert_element_type", "pvary", "named")
+    while value.maker is not None and value.maker.name in passed:
+        value = value.maker.inputs[0]
+    return value.is_constant
