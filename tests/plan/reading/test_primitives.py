@@ -13,10 +13,9 @@ from cases import GROUPS
 from layouts import forward_and_gradient
 from meshax.collectives import PRIMITIVES
 from meshax.models.presets import PRESETS
-from meshax.plan.compile.targets import load_target
 from meshax.plan.reading.primitives import KINDS, traits_of
 from meshax.plan.search.graph import Graph
-from meshax.train.preset_steps import target_of
+from meshax.train.preset_steps import preset_target
 
 MESH = mx.Mesh("rows:2 cols:2", abstract=True)
 
@@ -52,7 +51,7 @@ def test_the_primitives_of_every_operation_are_known(group):
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_primitives_of_every_model_are_known(preset):
-    step = load_target(target_of(preset))
+    step = preset_target(preset)
     mesh = mx.Mesh("data:2 model:2", abstract=True)
     report = mx.spmd(step.fn, mesh, "batch:data heads:model d_ff:model vocab:model", step.donate).explain(*step.args)
     assert not unknown(report.block, Graph(step.fn, step.args, step.donate).block)
