@@ -23,7 +23,8 @@ from meshax.bench.calibrate import fastest  # noqa: E402
 from meshax.plan.search.layout_search import search  # noqa: E402
 from meshax.plan.search.named_layouts import find_layout, sizes_of  # noqa: E402
 from meshax.train.config import TrainConfig  # noqa: E402
-from meshax.train.fitting import step_and_shapes  # noqa: E402
+from meshax.train.examples import batch_shapes  # noqa: E402
+from meshax.train.step_memory import step_and_shapes  # noqa: E402
 
 MESH = mx.Mesh("data:2 model:4")
 TENSOR = "heads:{0} d_ff:{0} vocab:{0}"
@@ -68,7 +69,8 @@ def small_transformer():
 def language_model():
     """The step of `meshax train`."""
     config = TrainConfig()
-    step, shapes = step_and_shapes(config.model(), config.make_optimizer(), config.sizes())
+    batch = batch_shapes(config.model(), config.sizes())
+    step, shapes = step_and_shapes(config.model(), config.make_optimizer(), batch)
     names = {"data": "data", "model": "model", "data and model": "data+model", "fully sharded": "fsdp"}
     usual = {kind: find_layout(name, MESH, sizes=sizes_of(shapes)) for kind, name in names.items()}
     return step, shapes, (0,), usual

@@ -11,8 +11,8 @@ from meshax import nn
 from meshax.models.decoder import DecoderConfig
 from meshax.optim import by_name, clipped
 from meshax.plan.search.named_layouts import find_layout
-from meshax.train.corpus import TextExamples
-from meshax.train.fitting import step_and_shapes
+from meshax.train.examples import batch_shapes
+from meshax.train.step_memory import step_and_shapes
 
 LAYOUTS = [
     mx.Layout("batch:data heads:model d_ff:model vocab:model"),
@@ -23,7 +23,7 @@ LAYOUTS = [
 
 def packed(config, batch, length):
     """The shapes of a batch as a run has it."""
-    return TextExamples.shapes(config.batch({"batch": batch, "length": length}))
+    return batch_shapes(config, {"batch": batch, "length": length})
 
 
 @pytest.mark.gpu

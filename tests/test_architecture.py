@@ -30,7 +30,7 @@ LAYERS: dict[str, int] = {
             "plan",
             "nn optim",
             "models",
-            "data decode",
+            "files data decode",
             "train launch bench",
             "cli testing __main__",
         ]

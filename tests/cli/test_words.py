@@ -49,6 +49,30 @@ def test_advice_names_no_arguments_of_python():
     assert not [one for one in found if re.search(r"\b[a-z_]+=(?!=)|\bmx\.|\.\w+\(|\bkeep_|\bread_only", one[1])]
 
 
+def test_the_library_does_not_speak_of_options():
+    """It speaks to those who write Python; here its arguments become options."""
+    assert not [(name, text) for name, text in advice() if re.search(r"--[a-z]", text.replace("gzip --test", ""))]
+
+
+@pytest.mark.parametrize(
+    ("python", "shown"),
+    [
+        ("choose another data.cache=, or out=.", "choose another --data.cache, or --out."),
+        (
+            "choose optimizer.microbatches=2 or 4, or batch=12.",
+            "choose --optimizer.microbatches 2 or 4, or --batch 12.",
+        ),
+        ('or pass keep="auto".', "or pass --keep auto."),
+        ("predicted with keep='all products': 1 MB", "predicted with --keep 'all products': 1 MB"),
+        ("pass data.held_out=FILE, or data.lines=True to", "pass --data.held-out FILE, or --data.lines to"),
+        ('give one: mesh="data:2 model:4".', 'give one: --mesh "data:2 model:4".'),
+        ("pass a spike= above 2.5.", "pass a --spike above 2.5."),
+    ],
+)
+def test_arguments_become_options(python, shown):
+    assert spelled(python) == shown
+
+
 def test_advice_names_options_that_exist(capsys):
     known = options_of("train", capsys) | {"--test"}  # of gzip
     for name, text in advice():

@@ -1,7 +1,6 @@
 """Tokens are made once, made again when they must be, and never taken for whole when they are not."""
 
 import errno
-import fcntl
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from rich.console import Console
 
 from meshax import DataError
 from meshax.data import END, Text, TokenFile, Vocabulary, tokenize, tokenizing
+from meshax.files import Lock
 from messages import pinned
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -58,7 +58,7 @@ def test_every_document_is_written_with_its_end(text, small_batches):
     assert tokens.tokens.tolist() == EXPECTED
     assert (tokens.num_documents, tokens.num_bytes) == (2000, sum(len(line.encode()) for line in LINES))
     key = tokens.fingerprint
-    assert files() == ["lock", "manifest.json", f"offsets-{key}.bin", f"tokens-{key}.bin"]
+    assert files() == ["manifest.json", f"offsets-{key}.bin", f"tokens-{key}.bin"]
 
 
 def test_a_document_in_many_pieces_is_one(monkeypatch, small_batches):
@@ -88,7 +88,7 @@ def test_it_is_made_again_when_something_changed(text):
     keys.append(made(text.hold_out()[1]).fingerprint)
 
     assert len(set(keys)) == len(keys)
-    assert files() == ["lock", "manifest.json", f"offsets-{keys[-1]}.bin", f"tokens-{keys[-1]}.bin"]
+    assert files() == ["manifest.json", f"offsets-{keys[-1]}.bin", f"tokens-{keys[-1]}.bin"]
 
 
 def test_a_damaged_file_is_made_again(text):
@@ -141,7 +141,7 @@ def test_an_interrupted_run_is_forgotten_when_the_text_changed(text, monkeypatch
     interrupted(text, monkeypatch, 60)
     os.utime("text/a.txt", ns=(0, 12345))
     assert made(text).tokens.tolist() == EXPECTED
-    assert len(files()) == 4
+    assert len(files()) == 3
 
 
 def test_a_run_that_met_a_wrong_byte_continues_when_it_is_to_be_replaced(text, monkeypatch, small_batches):
@@ -207,8 +207,7 @@ def test_a_killed_process_leaves_nothing_that_looks_whole(text, monkeypatch, sma
 def test_of_two_processes_one_works(text):
     Path("tokens").mkdir()
     said, found = StringIO(), []
-    with open("tokens/lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with Lock(Path("tokens")):
         waiting = threading.Thread(
             target=lambda: found.append(tokenize(text, VOCABULARY, "tokens", Console(file=said)))
         )

@@ -81,7 +81,7 @@ MISTAKES = {
         optimizer(name="sgd"),
         """
         no learning rate suits the optimizer 'sgd' always.
-          fix: give --optimizer.rate.
+          fix: give optimizer.rate=.
         """,
     ),
     "microbatches": (
@@ -138,7 +138,7 @@ MISTAKES = {
         """
         a batch of 8 cannot be cut into 3 microbatches.
           rule: microbatches have one size.
-          fix: choose --optimizer.microbatches 2 or 4, or --batch 9.
+          fix: choose optimizer.microbatches=2 or 4, or batch=9.
         """,
     ),
     "more microbatches than examples": (
@@ -147,7 +147,7 @@ MISTAKES = {
         """
         a batch of 6 cannot be cut into 7 microbatches.
           rule: microbatches have one size.
-          fix: choose --optimizer.microbatches 6, or --batch 56.
+          fix: choose optimizer.microbatches=6, or batch=56.
         """,
     ),
     "dropout": (
@@ -165,7 +165,7 @@ MISTAKES = {
         a batch of 4 is too small for this layout.
           values: processors that split it: 8; microbatches: 1
           rule: every processor has at least one example of each microbatch.
-          fix: choose --batch 8 or a multiple of it.
+          fix: choose batch=8 or a multiple of it.
         """,
     ),
     "a name of no layout": (
@@ -228,7 +228,7 @@ MISTAKES = {
         lambda: run_config("/nowhere"),
         """
         there is no run in '/nowhere'.
-          fix: name the directory that meshax train wrote (--out).
+          fix: name the directory that meshax train wrote (out=).
         """,
     ),
 }

@@ -44,7 +44,7 @@ def test_one_file(tmp_path):
     assert str(raised.value) == (
         "one document cannot be both trained on and held out.\n"
         f"  values: {path}\n"
-        "  fix: pass --data.held-out FILE, or --data.lines to make each line a document."
+        "  fix: pass data.held_out=FILE, or data.lines=True to make each line a document."
     )
     assert len(run(tmp_path, path, lines=True).examples.held_out) < len(run(tmp_path, path, lines=True).examples.train)
 
@@ -80,7 +80,7 @@ def test_a_directory_that_cannot_be_written_to(tmp_path):
     assert str(raised.value) == (
         "the directory of a run cannot be written to.\n"
         f"  values: {tmp_path}/run: File exists\n"
-        "  fix: choose another --out."
+        "  fix: choose another out=."
     )
 
 
@@ -91,7 +91,7 @@ def test_a_file_is_not_held_out_and_trained_on(tmp_path):
     assert str(raised.value) == (
         "a file is both trained on and held out.\n"
         f"  values: {tmp_path / 'text' / '2.txt'}\n"
-        "  fix: leave it out of --data.text, or of --data.held-out."
+        "  fix: leave it out of data.text=, or of data.held_out=."
     )
 
 

@@ -14,8 +14,8 @@ from meshax.errors import LayoutError, TrainingError
 from meshax.models.presets import preset
 from meshax.train.config import DataOptions, OptimizerOptions
 from meshax.train.evaluation import Evaluation
-from meshax.train.guards import Guard
 from meshax.train.loop import Run, run_config
+from meshax.train.loss_guard import Guard
 from meshax.train.metrics import Metrics, finite, read_metrics
 from meshax.train.profiling import Profile
 from runs import small, write_text
@@ -186,7 +186,7 @@ def test_fewer_steps_than_there_are(whole):
     assert str(raised.value) == (
         f"the run in {str(run.directory)!r} is at step 12 already.\n"
         "  values: steps is 8\n"
-        "  fix: ask for more steps, or choose another --out."
+        "  fix: ask for more steps, or choose another out=."
     )
     assert run_config(run.directory).steps == 12  # what failed changes nothing
 
@@ -198,7 +198,7 @@ def test_a_directory_of_another_model(whole):
     assert str(raised.value) == (
         f"{str(run.directory)!r} holds a run of another model.\n"
         "  values: vocab is 300 there, 400 here\n"
-        "  fix: choose another --out, or remove that run."
+        "  fix: choose another out=, or remove that run."
     )
 
 
@@ -211,7 +211,7 @@ def test_another_vocabulary(whole, folder):
         made(replace(run.config, data=data))
     with pytest.raises(TrainingError, match="has 300 subwords, the model 290") as raised:
         made(small(folder, "third", vocab=290, data=replace(data, vocabulary=str(run.directory / "vocabulary.json"))))
-    assert str(raised.value).endswith("fix: pass --vocab 300, or another vocabulary.")
+    assert str(raised.value).endswith("fix: pass vocab=300, or another vocabulary.")
 
 
 def test_other_text_does_not_resume(whole, tmp_path):

@@ -29,6 +29,7 @@ class Calibrate(Reporting):
         from rich.progress import Progress
 
         from ..bench.calibrate import Calibration, as_text
+        from ..files import write_whole
         from ..plan.cost.hardware import calibrated_path
 
         if self.devices < 1:
@@ -41,7 +42,7 @@ class Calibrate(Reporting):
                 progress.update(task, advance=1, description=measurement.what)
         machine, path = calibration.hardware(), Path(self.out) if self.out else calibrated_path()
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(machine.to_json(), encoding="utf-8")
+        write_whole(path, machine.to_json())
         data = {
             "hardware": asdict(machine),
             "measurements": [asdict(m) for m in calibration.measured],

@@ -24,7 +24,7 @@ class Evaluate(Reporting):
         """Restores and evaluates."""
         step = step_of(self.step)
         from ..train.config import VIRTUAL
-        from ..train.guards import interruptible
+        from ..train.interrupts import interruptible
         from ..train.loop import Run, run_config
 
         config = run_config(self.run_, mesh=self.mesh, layout=self.layout)

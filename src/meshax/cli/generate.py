@@ -30,7 +30,7 @@ class Generate(Reporting):
         self._check()
         step = step_of(self.step)
         from ..train.config import VIRTUAL
-        from ..train.guards import interruptible
+        from ..train.interrupts import interruptible
         from ..train.loop import Run, run_config
 
         config = run_config(self.run_, mesh=self.mesh, layout=self.layout)

@@ -64,8 +64,8 @@ def _check_names(commands: Commands, argv: Sequence[str]) -> None:
     else:
         return
     options = _options(commands, path)
-    given = [word.partition("=")[0].replace("_", "-") for word in argv if re.match(r"--\w", word)]
-    for option in given:
+    names = [word.partition("=")[0].replace("_", "-") for word in argv if re.match(r"--\w", word)]
+    for option in names:
         if option not in options:
             near = _nearest(option, options)
             raise UsageError(

@@ -11,7 +11,7 @@ from sys import argv
 
 from ..errors import MeshaxError
 from ..plan.compile.worker import user_notes
-from ..train.config import OptimizerOptions, TrainConfig
+from ..train.config import DataOptions, OptimizerOptions, TrainConfig
 from .options import Command, OnProgram, UsageError
 
 SPELLINGS = {
@@ -32,7 +32,12 @@ SPELLINGS = {
     " or correct the directory, and save again.": " or correct the directory, and run the same command again.",
 }
 _DEVICES = re.compile(r"on a CPU, call jax\.config\.update\(.*?\) before.*?abstract=True\)\.")
-_NAMES = {f.name for f in fields(TrainConfig)} | {f"optimizer.{f.name}" for f in fields(OptimizerOptions)}
+_GROUPS = {"": TrainConfig, "data.": DataOptions, "optimizer.": OptimizerOptions}
+_NAMES = {group + field.name for group, options in _GROUPS.items() for field in fields(options)}
+_ASSIGNED = re.compile(
+    rf"(?<![\w.])({'|'.join(sorted(map(re.escape, _NAMES), key=len, reverse=True))})"
+    r"""=("[^"]*"|'[^']*'|\w+(?:\.\w+)*)?"""
+)
 
 
 def words_for(error: Exception, command: Command | None) -> str:
@@ -53,6 +58,19 @@ def spelled(text: str) -> str:
     """Returns a message with options in the place of arguments."""
     for python, option in SPELLINGS.items():
         text = text.replace(python, option)
+    text = _ASSIGNED.sub(_option, text)
     text = _DEVICES.sub("choose a smaller mesh; meshax explain, plan and layout need no devices.", text)
     name = text.partition(" is ")[0]
-    return f"--{name.replace('_', '-')}{text.removeprefix(name)}" if name in _NAMES else text
+    return f"{_flag(name)}{text.removeprefix(name)}" if name in _NAMES else text
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _option(assigned: re.Match[str]) -> str:
+    """Returns the option that stands for an argument: `--keep auto` for `keep="auto"`."""
+    value = assigned[2] or ""
+    if value.startswith('"') and " " not in value:
+        value = value.strip('"')
+    return _flag(assigned[1]) + (f" {value}" if value not in ("", "True") else "")

@@ -48,10 +48,10 @@ class Windows:
         sizes = np.zeros((len(numbers), 1), np.int32)
         for row, number in enumerate(numbers):
             begin = number * self.length
-            found = self._stream[max(begin - 1, 0) : begin + self.length]
+            part = self._stream[max(begin - 1, 0) : begin + self.length]
             offset = 1 if begin == 0 else 0
-            stretch[row, offset : offset + len(found)] = found
-            sizes[row] = max(len(found) + offset - 1, 0)
+            stretch[row, offset : offset + len(part)] = part
+            sizes[row] = max(len(part) + offset - 1, 0)
         place = np.arange(self.length, dtype=np.int32)
         is_token = place < sizes
         tokens, targets = stretch[:, :-1], stretch[:, 1:]

@@ -21,7 +21,7 @@ from ..errors import DataError, did_you_mean
 Per = Literal["file", "line"]
 Errors = Literal["strict", "replace"]
 PIECE = 1 << 16  # characters: small enough for the pieces of one batch to occupy many cores
-_FIRST, _BLOCK = 1 << 13, 1 << 20  # bytes read at a time: a look at many files costs little, the rest is read fast
+_FIRST, _CHUNK = 1 << 13, 1 << 20  # bytes read at a time: a look at many files costs little, the rest is read fast
 
 
 class Piece(NamedTuple):
@@ -62,25 +62,25 @@ class Reading:
             next(self.pieces(path), None)
 
     def _texts(self, path: Path, start: int = 0) -> Iterator[tuple[str, int]]:
-        """Yields the decoded text in blocks, each with the position in the file."""
+        """Yields the decoded text in chunks, each with the position in the file."""
         decoder = codecs.getincrementaldecoder(_encoding(path))(self.errors)
         read, num_lines, position, is_skipping = start, 0, start, start > 0
-        for block, position in _blocks(path, start):
+        for chunk, position in _chunks(path, start):
             if is_skipping:
-                skipped = _begun(block, is_json(path))
-                block, read, is_skipping = block[skipped:], read + skipped, skipped == len(block)
-            if not read and b"\0" in block:
+                skipped = _begun(chunk, is_json(path))
+                chunk, read, is_skipping = chunk[skipped:], read + skipped, skipped == len(chunk)
+            if not read and b"\0" in chunk:
                 raise DataError(
                     "a file of text holds binary data.",
-                    values=f"{path}: a zero byte at byte {block.index(0):,}",
+                    values=f"{path}: a zero byte at byte {chunk.index(0):,}",
                     fix="text is UTF-8, plain or in .gz or .jsonl files: convert it, or leave it out of the list.",
                 )
-            read += len(block)
+            read += len(chunk)
             try:
-                text = decoder.decode(block)
+                text = decoder.decode(chunk)
             except UnicodeDecodeError as error:
                 raise _undecodable(path, error, read, num_lines, start) from None
-            num_lines += block.count(b"\n")
+            num_lines += chunk.count(b"\n")
             yield text, position
         try:
             rest = decoder.decode(b"", final=True)
@@ -171,33 +171,33 @@ def _encoding(path: Path) -> str:
             ) from None
 
 
-def _blocks(path: Path, start: int) -> Iterator[tuple[bytes, int]]:
-    size = _FIRST if not start else _BLOCK
+def _chunks(path: Path, start: int) -> Iterator[tuple[bytes, int]]:
+    size = _FIRST if not start else _CHUNK
     with _readable(path), open(path, "rb") as raw:
         stream = gzip.GzipFile(fileobj=raw) if is_gzip(path) else raw
         stream.seek(start)
         num_read = start
         while True:
             try:
-                block = stream.read(size)
+                chunk = stream.read(size)
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
                 raise DataError(
                     "a gzipped file is broken.",
                     values=f"{path}: after {num_read:,} bytes of text: {error}",
                     fix="fetch or make it again: gzip --test checks one.",
                 ) from None
-            if not block:
+            if not chunk:
                 return
-            num_read += len(block)
-            yield block, raw.tell()
-            size = _BLOCK
+            num_read += len(chunk)
+            yield chunk, raw.tell()
+            size = _CHUNK
 
 
-def _begun(block: bytes, whole_lines: bool) -> int:
-    """Returns how many bytes belong to a line, or at least to a character, that began before the block."""
-    if newline := block.find(b"\n") + 1:
+def _begun(chunk: bytes, whole_lines: bool) -> int:
+    """Returns how many bytes belong to a line, or at least to a character, that began before the chunk."""
+    if newline := chunk.find(b"\n") + 1:
         return newline
-    return len(block) if whole_lines else next((i for i, byte in enumerate(block) if byte & 0xC0 != 0x80), len(block))
+    return len(chunk) if whole_lines else next((i for i, byte in enumerate(chunk) if byte & 0xC0 != 0x80), len(chunk))
 
 
 def _undecodable(path: Path, error: UnicodeDecodeError, read: int, num_lines: int, start: int) -> DataError:

@@ -187,8 +187,8 @@ def _matches(name: str | Path) -> list[Path]:
     if path.exists():
         return [path]
     if glob.has_magic(str(name)):
-        found = sorted(Path(match) for match in glob.glob(str(name), recursive=True))
-        if files := [path for path in found if path.is_file()]:
+        paths = sorted(Path(match) for match in glob.glob(str(name), recursive=True))
+        if files := [path for path in paths if path.is_file()]:
             return files
         raise DataError("no file matches a pattern.", values=str(name), fix=_nearest(path))
     raise DataError("a file of text does not exist.", values=str(path), fix=_nearest(path))

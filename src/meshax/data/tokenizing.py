@@ -8,7 +8,6 @@ wait for it.
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import re
@@ -25,10 +24,11 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from ..errors import DataError
+from ..files import Lock, write_whole
 from .reading import PIECE, stat
 from .text import Text
 from .tokens import FORMAT, MANIFEST, OFFSET, TokenFile
-from .vocabulary import END, Vocabulary, write_whole
+from .vocabulary import END, Vocabulary
 
 _BATCH = 1 << 22  # characters encoded at a time: each takes some 50 bytes of memory meanwhile
 _OURS = re.compile(r"(tokens|offsets|progress)-[0-9a-f]{16}\.(bin|json)|(progress-.*|manifest)\.json\.\d+\.partial")
@@ -75,9 +75,9 @@ def tokenize(text: Text, vocabulary: Vocabulary, folder: str | Path, console: Co
         with _alone(folder, console):
             key = _key(text, vocabulary)
             with contextlib.suppress(DataError):
-                found = TokenFile(folder)
-                if found.fingerprint == key and _is_as_strict(found.manifest["text"]["errors"], text):
-                    return found
+                tokens = TokenFile(folder)
+                if tokens.fingerprint == key and _is_as_strict(tokens.manifest["text"]["errors"], text):
+                    return tokens
             _Writer(text, vocabulary, folder, key).run(console)
     except OSError as error:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -228,16 +228,10 @@ class _Writer:
             os.fsync(file.fileno())
 
 
-@contextlib.contextmanager
-def _alone(folder: Path, console: Console) -> Iterator[None]:
-    """Waits until no other process works in the folder. The lock of a process that dies is free."""
-    with open(folder / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            console.print(f"waiting for another process that tokenizes into {folder}", markup=False, soft_wrap=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+def _alone(folder: Path, console: Console) -> Lock:
+    """Waits until no other process works in the folder."""
+    words = f"waiting for another process that tokenizes into {folder}"
+    return Lock.wait_for(folder, lambda: console.print(words, markup=False, soft_wrap=True))
 
 
 def _key(text: Text, vocabulary: Vocabulary) -> str:
@@ -246,8 +240,8 @@ def _key(text: Text, vocabulary: Vocabulary) -> str:
     How errors are treated is not part of it, so that a run which met a wrong byte continues with errors="replace".
     """
     files = [(file.name, stat(file).st_size, stat(file).st_mtime_ns) for file in text.files]
-    made = (FORMAT, PIECE, vocabulary.fingerprint, text.reading.per, text.reading.field, text.part, files)
-    return sha256(json.dumps(made).encode()).hexdigest()[:16]
+    parts = (FORMAT, PIECE, vocabulary.fingerprint, text.reading.per, text.reading.field, text.part, files)
+    return sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def _is_as_strict(errors: str, text: Text) -> bool:

@@ -5,7 +5,6 @@ tokens, one for each of its bytes. Two tokens stand for no text: `PAD` fills up,
 first in a document comes after an `END` too. The same text gives the same vocabulary.
 """
 
-import os
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ..errors import ArgumentError, DataError
+from ..files import write_whole
 from .text import Text
 
 PAD, END = 0, 1
@@ -98,16 +98,3 @@ class Vocabulary:
     def decode(self, tokens: Iterable[int]) -> str:
         """Returns the text of tokens; `PAD` and `END` have none."""
         return self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=True)
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Writes a file so that, whatever happens meanwhile, its name stands for the old content or for the new."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)

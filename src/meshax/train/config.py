@@ -128,7 +128,7 @@ class TrainConfig:
         if self.optimizer.name not in usual:
             by_name(self.optimizer.name, 1.0)  # raises if there is no such optimizer
             raise ArgumentError(
-                f"no learning rate suits the optimizer {self.optimizer.name!r} always.", fix="give --optimizer.rate."
+                f"no learning rate suits the optimizer {self.optimizer.name!r} always.", fix="give optimizer.rate=."
             )
         return usual[self.optimizer.name]
 
@@ -159,15 +159,15 @@ class TrainConfig:
             raise TrainingError(
                 f"a batch of {batch} cannot be cut into {parts} microbatches.",
                 rule="microbatches have one size.",
-                fix=f"choose --optimizer.microbatches {' or '.join(map(str, below[-1:] + above[:1]))}, "
-                f"or --batch {max(-(-batch // parts), processors) * parts}.",
+                fix=f"choose optimizer.microbatches={' or '.join(map(str, below[-1:] + above[:1]))}, "
+                f"or batch={max(-(-batch // parts), processors) * parts}.",
             )
         if batch < processors * parts:
             raise TrainingError(
                 f"a batch of {batch} is too small for this layout.",
                 values=f"processors that split it: {processors}; microbatches: {parts}",
                 rule="every processor has at least one example of each microbatch.",
-                fix=f"choose --batch {processors * parts} or a multiple of it.",
+                fix=f"choose batch={processors * parts} or a multiple of it.",
             )
 
     def _check_numbers(self) -> None:
@@ -185,7 +185,7 @@ class TrainConfig:
             raise ArgumentError(f"seed is {self.seed}.", fix="give a number below 2**32.")
         if "://" in self.out:
             raise ArgumentError(
-                f"{self.out!r} is not a directory of this machine.", fix="mount it, or choose another --out."
+                f"{self.out!r} is not a directory of this machine.", fix="mount it, or choose another out=."
             )
 
     def to_json(self) -> str:
@@ -206,10 +206,10 @@ def load_config(path: Path) -> TrainConfig:
             values=f"{path}: {getattr(error, 'strerror', None) or error}",
             fix="name a TOML or JSON file, such as the config.json of a run.",
         ) from error
-    return _made(TrainConfig, data, path.name)
+    return _parsed(TrainConfig, data, path.name)
 
 
-def _made(kind: Any, data: dict[str, Any], where: str, group: str = "") -> Any:
+def _parsed(kind: Any, data: dict[str, Any], where: str, group: str = "") -> Any:
     known = {f.name: f for f in dataclasses.fields(kind)}
     values = {}
     for name, value in data.items():
@@ -219,7 +219,7 @@ def _made(kind: Any, data: dict[str, Any], where: str, group: str = "") -> Any:
             )
         wanted = known[name].type
         if dataclasses.is_dataclass(wanted) and isinstance(value, dict):
-            value = _made(wanted, value, where, f"{name}.")
+            value = _parsed(wanted, value, where, f"{name}.")
         if isinstance(value, list) and all(isinstance(one, str) for one in value):
             value = tuple(value)
         if wanted is float and type(value) is int:

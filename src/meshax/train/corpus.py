@@ -93,7 +93,7 @@ def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> T
         raise TrainingError(
             "the folder for tokens cannot be made.",
             values=f"{folder}: {error.strerror or error}",
-            fix="choose another --data.cache, or --out.",
+            fix="choose another data.cache=, or out=.",
         ) from error
     text, other = _texts(config, console)
     vocabulary = Vocabulary.load(run / VOCABULARY) if read_only else _vocabulary(config, run, text, console)
@@ -107,7 +107,7 @@ def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> T
             "the text is too short to hold some of it out.",
             values=f"{train.num_documents} documents",
             rule="about a twentieth of the documents is held out, chosen by their words.",
-            fix="give more text, or pass --data.held-out FILE.",
+            fix="give more text, or pass data.held_out=FILE.",
         ) from error
     return TextExamples(vocabulary, train, held_out)
 
@@ -131,7 +131,7 @@ def _texts(config: TrainConfig, console: Console) -> tuple[Text, Text]:
             raise TrainingError(
                 "a file is both trained on and held out.",
                 values=both[0],
-                fix="leave it out of --data.text, or of --data.held-out.",
+                fix="leave it out of data.text=, or of data.held_out=.",
             )
         return text, other
     try:
@@ -140,7 +140,7 @@ def _texts(config: TrainConfig, console: Console) -> tuple[Text, Text]:
         raise TrainingError(
             "one document cannot be both trained on and held out.",
             values=str(text.files[0]),
-            fix="pass --data.held-out FILE, or --data.lines to make each line a document.",
+            fix="pass data.held_out=FILE, or data.lines=True to make each line a document.",
         ) from error
 
 
@@ -158,7 +158,7 @@ def _vocabulary(config: TrainConfig, run: Path, text: Text, console: Console) ->
             raise TrainingError(
                 f"the run in {str(run)!r} has another vocabulary.",
                 values=f"{config.data.vocabulary}, beside {own}",
-                fix="choose another --out, or leave the option out.",
+                fix="choose another out=, or leave the option out.",
             )
     elif named is not None:
         vocabulary = named
@@ -174,7 +174,7 @@ def _vocabulary(config: TrainConfig, run: Path, text: Text, console: Console) ->
         raise TrainingError(
             f"the vocabulary has {vocabulary.size} subwords, the model {size}.",
             rule="every subword needs a row of the embedding.",
-            fix=f"pass --vocab {vocabulary.size}, or another vocabulary.",
+            fix=f"pass vocab={vocabulary.size}, or another vocabulary.",
         )
     run.mkdir(parents=True, exist_ok=True)
     vocabulary.save(own)

@@ -76,3 +76,8 @@ def examples_for(model: ModelConfig) -> type[Examples]:
             fix=f"choose a model of {' or '.join(KINDS)}, or add the kind to meshax.train.examples.",
         )
     return KINDS[model.batch_kind]
+
+
+def batch_shapes(model: ModelConfig, sizes: Mapping[str, int]) -> dict[str, Tensor]:
+    """Returns the shapes of a batch as a run reads it, for the sizes of its dims by name."""
+    return examples_for(model).shapes(model.batch(sizes))

@@ -17,22 +17,24 @@ import jax
 from rich.console import Console
 
 from ..errors import DataError, TrainingError
+from ..files import write_whole
 from ..mesh import Mesh
 from ..models.contract import Model
 from ..plan.cost.hardware import of_device
 from ..plan.explain.report import Report, explain
 from ..program import spmd
 from ..tensor import Tensor, tensor
-from .checkpoints import Checkpoints
+from .checkpoint import Checkpoints
 from .config import CONFIG, TrainConfig, load_config
 from .evaluation import Evaluation
-from .examples import Batch, Examples, examples_for
-from .fitting import fitted, step_and_shapes
-from .guards import Guard, interruptible
+from .examples import Batch, Examples, batch_shapes, examples_for
+from .interrupts import interruptible
+from .loss_guard import Guard
 from .metrics import Metrics, draw_curve, finite, show_number
 from .profiling import Profile
 from .progress import Display
 from .step import TrainState, evaluation_step, init_state, make_train_step
+from .step_memory import fitted, step_and_shapes
 
 
 class Run:
@@ -50,8 +52,8 @@ class Run:
         if note:
             self.console.print(note, highlight=False, markup=False)
             self.config = replace(config, keep=getattr(self.model, "keep", ""))
-        self.sizes, source = config.sizes(), examples_for(self.model)
-        self.unit, self.shapes = source.unit, source.shapes(self.model.batch(self.sizes))
+        self.sizes, self.unit = config.sizes(), examples_for(self.model).unit
+        self.shapes = batch_shapes(self.model, self.sizes)
         self.optimizer = config.make_optimizer()
         if not read_only:
             _ = self.report  # raises if the layout does not fit the model, before the text is read
@@ -68,7 +70,7 @@ class Run:
             raise TrainingError(
                 f"{str(self.directory)!r} holds a run of another model.",
                 values="; ".join(f"{name} is {there.get(name)!r} there, {here.get(name)!r} here" for name in changed),
-                fix="choose another --out, or remove that run.",
+                fix="choose another out=, or remove that run.",
             )
 
     def _make_directory(self) -> None:
@@ -79,7 +81,7 @@ class Run:
             raise TrainingError(
                 "the directory of a run cannot be written to.",
                 values=f"{self.directory}: {error.strerror or error}",
-                fix="choose another --out.",
+                fix="choose another out=.",
             ) from error
 
     @cached_property
@@ -152,9 +154,7 @@ class Run:
         """Trains to the last step, and evaluates."""
         with contextlib.closing(self.checkpoints), interruptible() as check_interrupt:
             state, first = self._start()
-            fresh = self.directory / f"{CONFIG}.partial"
-            fresh.write_text(self.config.to_json(), encoding="utf-8")
-            fresh.replace(self.directory / CONFIG)
+            write_whole(self.directory / CONFIG, self.config.to_json())
             with contextlib.closing(Metrics(self.directory, first)) as metrics:
                 state = self._go(state, first, metrics, check_interrupt)
                 result = self.evaluate(state.model, check_interrupt=check_interrupt)
@@ -173,7 +173,7 @@ class Run:
             raise TrainingError(
                 f"the run in {str(self.directory)!r} is at step {latest} already.",
                 values=f"steps is {self.config.steps}",
-                fix="ask for more steps, or choose another --out.",
+                fix="ask for more steps, or choose another out=.",
             )
         state, extra = self.restored()
         self._continue_stream(extra["data"])
@@ -188,7 +188,7 @@ class Run:
                 f"the run in {str(self.directory)!r} cannot go on with other batches.",
                 values=str(error).partition("values: ")[2].partition("\n")[0],
                 rule="a run goes on with the same text, vocabulary, batch, length and seed.",
-                fix="give these as they were, or choose another --out.",
+                fix="give these as they were, or choose another out=.",
             ) from error
 
     def _go(self, state: TrainState, first: int, metrics: Metrics, check_interrupt: Callable[[], None]) -> TrainState:
@@ -243,7 +243,7 @@ class Run:
             say(f"a {name} model's      {str(simple).partition(' ')[2]}")  # the line above has said what it is
         draw_curve(metrics.rows, self.directory / "curve.png", lines, self.unit)
         say(f"the run is in {self.directory}: checkpoints, metrics.jsonl, events, curve.png")
-        (self.directory / "result.json").write_text(json.dumps(finite(figures), indent=2), encoding="utf-8")
+        write_whole(self.directory / "result.json", json.dumps(finite(figures), indent=2))
 
 
 def _identity(config: TrainConfig) -> dict[str, Any]:
@@ -257,12 +257,12 @@ def run_config(directory: str | Path, **changes: str) -> TrainConfig:
     path = Path(directory) / CONFIG
     if not path.exists():
         raise TrainingError(
-            f"there is no run in {str(directory)!r}.", fix="name the directory that meshax train wrote (--out)."
+            f"there is no run in {str(directory)!r}.", fix="name the directory that meshax train wrote (out=)."
         )
-    given: dict[str, Any] = {name: value for name, value in changes.items() if value}
-    if given:  # rules for what is stored name axes of the other mesh
-        given = {"param_layout": "", "optimizer_layout": ""} | given
-    return replace(load_config(path), out=str(directory), **given)
+    fields: dict[str, Any] = {name: value for name, value in changes.items() if value}
+    if fields:  # rules for what is stored name axes of the other mesh
+        fields = {"param_layout": "", "optimizer_layout": ""} | fields
+    return replace(load_config(path), out=str(directory), **fields)
 
 
 class _Watch:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
+from ..files import write_whole
 
 _BITS = 1 / math.log(2)
 _LARGE = 1e6  # shown with an exponent from there
@@ -21,9 +22,7 @@ class Metrics:
         self.path = directory / "metrics.jsonl"
         self.rows = [row for row in read_metrics(self.path) if row["step"] <= from_step]
         with _told(self.path):
-            fresh = self.path.with_suffix(".partial")
-            fresh.write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
-            fresh.replace(self.path)
+            write_whole(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
         from tensorboardX import SummaryWriter  # slow to import
 
         self._events = SummaryWriter(str(directory / "events"), purge_step=from_step + 1 if from_step else None)

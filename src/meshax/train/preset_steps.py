@@ -7,7 +7,7 @@ from ..models.presets import preset
 from ..optim import by_name, clipped
 from ..plan.compile.targets import Target
 from ..plan.compile.worker import main
-from .fitting import step_and_shapes
+from .step_memory import step_and_shapes
 
 
 def preset_target(name: str, optimizer: str = "adafactor") -> Target:

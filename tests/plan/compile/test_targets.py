@@ -161,5 +161,5 @@ def test_a_function_that_cannot_be_traced_is_blamed(file):
 def test_no_mesh(file):
     with pytest.raises(mx.ArgumentError) as error:
         load_target(f"{file}:plain").build()
-    wanted = 'programs.py:plain has no mesh of its own.\n  fix: give one: --mesh "data:2 model:4".'
+    wanted = 'programs.py:plain has no mesh of its own.\n  fix: give one: mesh="data:2 model:4".'
     assert message_of(error, file) == wanted

@@ -40,7 +40,7 @@ class Target:
     def axes(self, mesh: str = "") -> str:
         """Returns the mesh that is given, or the target's own."""
         if not mesh and self.program is None:
-            raise ArgumentError(f"{self.name} has no mesh of its own.", fix='give one: --mesh "data:2 model:4".')
+            raise ArgumentError(f"{self.name} has no mesh of its own.", fix='give one: mesh="data:2 model:4".')
         own = self.program.mesh.axes if self.program is not None else {}
         return mesh or " ".join(f"{axis}:{size}" for axis, size in own.items())
 

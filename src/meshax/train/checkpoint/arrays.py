@@ -1,6 +1,6 @@
 """Arrays in files, block by block: nobody ever holds a whole array.
 
-A stored array is a zarr of the logical shape. Its chunks are the blocks of the processors that wrote it (or equal parts
+A saved array is a zarr of the logical shape. Its chunks are the blocks of the processors that wrote it (or equal parts
 of a block), so every process writes its own without asking the others, and the padding of an uneven dim lies beyond the
 edge. A reader asks for the blocks of its own mesh, whatever the writer's was, and pads them again. All arrays of a
 process share one database of few files (tensorstore's OCDBT); `merge` makes one of all of them, by reference.
@@ -135,7 +135,7 @@ class Reader:
 
         Args:
             name: the array.
-            shape: the padded shape under the sharding; stored dims beyond these (the words of a key) stay whole.
+            shape: the padded shape under the sharding; saved dims beyond these (the words of a key) stay whole.
             sharding: where the blocks go.
         """
         spec = {**_zarr(self._database, name), "open": True}

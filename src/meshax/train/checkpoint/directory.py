@@ -1,6 +1,6 @@
-"""Checkpoints: what a run needs to go on after a crash, on the same machine or on another.
+"""The checkpoints of a run, in one directory.
 
-A directory holds checkpoints, each a directory of its own whose name tells the order of saving: `000004-step-2000`. A
+The directory holds checkpoints, each a directory of its own whose name tells the order of saving: `000004-step-2000`. A
 name that ends in `.tmp` is not a checkpoint (yet, or any more). Saving copies what this process holds to the host and
 returns; a thread writes it. Restoring hashes every file first, and then reads what the new mesh and layout ask for.
 """
@@ -13,23 +13,22 @@ import re
 import shutil
 import threading
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 
-from ..errors import CheckpointError
-from ..layout import Layout, RulesLike, Setting
-from ..mesh import Mesh
-from ..plan.printing.units import show_bytes
-from ..program import put
-from .manifest import Damage, Manifest, find_damage, read_manifest
-from .ownership import Ownership
-from .saving import ARRAYS, TEMPORARY, Saving
-from .stored import dtypes_to_read, entry_of, find_differences, leaves_of, read_tree, shortened, snapshot_tree
+from ...errors import CheckpointError
+from ...files import Held, Lock
+from ...layout import Layout, RulesLike, Setting
+from ...mesh import Mesh
+from ...plan.printing.units import show_bytes
+from ...program import put
+from .manifest import Damage, Manifest, OtherVersion, check_json, meshax_version, read_manifest
+from .trees import dtypes_to_read, entry_of, find_differences, leaves_of, read_tree, shortened, snapshot_tree
+from .verification import is_whole, verify
+from .writing import ARRAYS, TEMPORARY, Saving
 
 Step = int | Literal["latest", "best"] | None
 
@@ -79,7 +78,7 @@ class Checkpoints:
         self.directory = Path(directory).expanduser().resolve()
         self.keep_last, self.keep_best, self.best_is, self.read_only = keep_last, keep_best, best, read_only
         self._saving: tuple[int, threading.Thread, list[CheckpointError]] | None = None
-        self._ownership: Ownership | None = None
+        self._lock: Lock | None = None
         self._may_rewrite = False
         self._next_order = 0
         if read_only:
@@ -96,12 +95,22 @@ class Checkpoints:
     def _open(self) -> None:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._ownership = Ownership(self.directory)
+            self._lock = Lock(self.directory)
             for left in self.directory.glob(f"*-step-*{TEMPORARY}"):
                 shutil.rmtree(left)
+        except Held as held:
+            raise CheckpointError(
+                "another run writes into this checkpoint directory.",
+                values=f"{self.directory}, held by {held}",
+                rule="one run writes into a directory at a time.",
+                fix="call .close() on the other Checkpoints, or open this one with read_only=True."
+                if held.is_me
+                else "stop that run, or give this one a directory of its own; to look only, open it with "
+                "read_only=True.",
+            ) from None
         except OSError as error:
-            if self._ownership is not None:
-                self._ownership.release()
+            if self._lock is not None:
+                self._lock.release()
             raise CheckpointError(
                 "this directory cannot be written to.",
                 values=f"{self.directory}: {error.strerror or error}",
@@ -128,14 +137,19 @@ class Checkpoints:
         Communication: none.
         """
         self.wait()
-        if self.read_only or (self._ownership is None and jax.process_index() == 0):
+        if self.read_only or (self._lock is None and jax.process_index() == 0):
             state = "opened with read_only=True" if self.read_only else "closed"
             raise CheckpointError(f"these checkpoints are {state}.", values=str(self.directory), fix="open them again.")
-        if self._ownership is not None:
-            self._ownership.check()
+        if self._lock is not None and self._lock.is_lost():
+            raise CheckpointError(
+                "another run has taken over this checkpoint directory.",
+                values=f"{self.directory}, now of {self._lock.holder()}",
+                rule="one run writes into a directory at a time; a lock that nobody touches is taken over.",
+                fix="stop one of the two runs, or give each a directory of its own.",
+            )
         step = self._check_step(step)
         extra = {} if extra is None else dict(extra)
-        _check_json(extra, "extra")
+        check_json(extra, "extra")
         leaves = leaves_of(tree)
         manifest = Manifest(
             step=step,
@@ -143,7 +157,7 @@ class Checkpoints:
             extra=extra,
             arrays={name: entry_of(leaf) for name, leaf in leaves.items()},
             files={},
-            made_by={"meshax": _version(), "jax": jax.__version__},
+            made_by={"meshax": meshax_version(), "jax": jax.__version__},
         )
         name = f"{self._next_order:06}-step-{step}"
         self._next_order += 1
@@ -213,9 +227,9 @@ class Checkpoints:
             self.wait()
         finally:
             atexit.unregister(self.close)
-            if self._ownership is not None:
-                self._ownership.release()
-                self._ownership = None
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -225,15 +239,15 @@ class Checkpoints:
 
     def _saved(self, replaced: bool = False) -> list[_Saved]:
         """Lists the checkpoints in the order of saving; of two of one step, the first has been replaced."""
-        found = [_Saved(int(m[1]), int(m[2]), p) for p in self.directory.iterdir() if (m := _NAME.match(p.name))]
-        last = {saved.step: saved for saved in sorted(found)}
-        return sorted(found if replaced else last.values())
+        every = [_Saved(int(m[1]), int(m[2]), p) for p in self.directory.iterdir() if (m := _NAME.match(p.name))]
+        last = {saved.step: saved for saved in sorted(every)}
+        return sorted(every if replaced else last.values())
 
     def _ranked(self, saved: list[_Saved]) -> list[_Saved]:
         """Returns those with a metric, the best first; among equals, the first saved."""
         metrics = {}
         for one in saved:
-            with contextlib.suppress(Damage):
+            with contextlib.suppress(Damage, OtherVersion):
                 metric = read_manifest(one.path).metric
                 if metric is not None and not math.isnan(metric):
                     metrics[one] = metric if self.best_is == "min" else -metric
@@ -258,6 +272,8 @@ class Checkpoints:
         chosen = self._choose(step)
         try:
             return read_manifest(chosen.path)
+        except OtherVersion as other:
+            raise _of_another_version(chosen, other) from None
         except Damage as damage:
             raise CheckpointError(
                 f"the manifest of step {chosen.step} is damaged.", values=f"{chosen.path.name}/{damage}"
@@ -326,14 +342,17 @@ class Checkpoints:
         )
 
     def _verified(self, chosen: _Saved) -> Manifest:
-        found = _verify(chosen.path)
-        if isinstance(found, Manifest):
-            return found
+        try:
+            manifest, damage = verify(chosen.path)
+        except OtherVersion as other:
+            raise _of_another_version(chosen, other) from None
+        if manifest is not None and not damage:
+            return manifest
         others = (one for one in reversed(self._saved()) if one.order < chosen.order)
-        whole = next((one.step for one in others if isinstance(_verify(one.path), Manifest)), None)
+        whole = next((one.step for one in others if is_whole(one.path)), None)
         raise CheckpointError(
             f"the checkpoint of step {chosen.step} is damaged.",
-            values=shortened([f"{chosen.path.name}/{line}" for line in found]),
+            values=shortened([f"{chosen.path.name}/{line}" for line in damage]),
             rule="every file has the size and the sha256 that the manifest says.",
             fix="no older checkpoint verifies."
             if whole is None
@@ -341,19 +360,13 @@ class Checkpoints:
         )
 
 
-def _verify(path: Path) -> Manifest | list[str]:
-    """Returns the manifest if the whole checkpoint agrees with it, else what is wrong. Processes share the work."""
-    num_processes = jax.process_count()
-    damage: list[str] = []
-    manifest = None
-    try:
-        manifest = read_manifest(path)
-        damage = find_damage(path, manifest, jax.process_index(), num_processes)
-    except Damage as unreadable:
-        damage = [str(unreadable)]
-    if num_processes > 1 and np.any(multihost_utils.process_allgather(np.array(bool(damage)))) and manifest:
-        damage = find_damage(path, manifest)  # so that all say the same
-    return damage or manifest or []
+def _of_another_version(chosen: _Saved, other: OtherVersion) -> CheckpointError:
+    return CheckpointError(
+        f"the checkpoint of step {chosen.step} was made by another version of meshax.",
+        values=f"{chosen.path.name}/{other}",
+        rule="a version of meshax reads the formats that it knows.",
+        fix="read it with the version that made it, or take another step.",
+    )
 
 
 def _not_saved(saving: Saving, error: Exception) -> CheckpointError:
@@ -361,35 +374,11 @@ def _not_saved(saving: Saving, error: Exception) -> CheckpointError:
     free = ""
     with contextlib.suppress(OSError):
         free = f", {show_bytes(shutil.disk_usage(saving.directory).free)} free"
-    made = CheckpointError(
+    failure = CheckpointError(
         f"the checkpoint of step {saving.manifest.step} was not saved.",
         values=f"{show_bytes(saving.num_bytes)} to write{free} in {saving.directory}: {text}",
         rule="a checkpoint is whole or not there; older ones are as they were.",
         fix="make room (or keep fewer: keep_last, keep_best) or correct the directory, and save again.",
     )
-    made.__cause__ = error
-    return made
-
-
-def _check_json(value: Any, path: str) -> None:
-    """Raises if JSON would not give back the value (a tuple comes back as a list)."""
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        for key, part in value.items():
-            _check_json(part, f"{path}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for number, part in enumerate(value):
-            _check_json(part, f"{path}[{number}]")
-    elif value is not None and type(value) not in (bool, int, float, str):
-        raise CheckpointError(
-            f"extra holds what JSON can hold, not {type(value).__name__}"
-            + (" with keys that are no strings." if isinstance(value, dict) else "."),
-            values=f"{path}: {value!r}"[:120],
-            fix="use numbers, strings, lists and dicts of them: float(x), x.tolist(), str(key).",
-        )
-
-
-def _version() -> str:
-    try:
-        return version("meshax")
-    except PackageNotFoundError:
-        return "unknown"
+    failure.__cause__ = error
+    return failure

@@ -1,6 +1,7 @@
 """The manifest of a checkpoint: what is in it, and a hash of every file.
 
-It is written last, and carries its own hash. Storage flips bits, cuts files short and loses them, and whoever reads
+It is written last, and carries its own hash, which every version of meshax computes alike: so a manifest in another
+format is told from a damaged one. Storage flips bits, cuts files short and loses them, and whoever reads
 arrays afterwards gets wrong weights without a word; with the manifest, each of these has a name.
 """
 
@@ -12,13 +13,16 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from ..plan.printing.units import show_bytes
+from ...errors import CheckpointError
+from ...files import write_whole
+from ...plan.printing.units import show_bytes
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -28,7 +32,7 @@ _SHOW_PROGRESS_FROM = 1 << 30
 
 @dataclass(frozen=True)
 class Entry:
-    """One stored array: its logical dims (None: an array without names), its shape, dtype and role."""
+    """One saved array: its logical dims (None: an array without names), its shape, dtype and role."""
 
     dims: tuple[tuple[str, int], ...] | None
     shape: tuple[int, ...]
@@ -73,18 +77,27 @@ class Manifest:
     def write(self, directory: Path) -> None:
         """Writes the manifest, hash included, down to the disk."""
         body = {"format": "meshax checkpoint", "version": VERSION, **asdict(self)}
-        with open(directory / MANIFEST, "w", encoding="utf-8") as file:
-            json.dump({"sha256": _hash_of(body), **body}, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
+        write_whole(directory / MANIFEST, json.dumps({"sha256": _hash_of(body), **body}, indent=1))
 
 
 class Damage(Exception):
     """A manifest that cannot be trusted; the text says why."""
 
 
+class OtherVersion(Exception):
+    """A manifest in a format that this version does not read; the text says which."""
+
+
+def meshax_version() -> str:
+    """Returns the version of meshax that is running."""
+    try:
+        return version("meshax")
+    except PackageNotFoundError:
+        return "unknown"
+
+
 def read_manifest(directory: Path) -> Manifest:
-    """Reads the manifest of a checkpoint, or raises `Damage`."""
+    """Reads the manifest of a checkpoint, or raises `Damage` or `OtherVersion`."""
     try:
         return parse_manifest((directory / MANIFEST).read_bytes())
     except FileNotFoundError:
@@ -94,12 +107,16 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def parse_manifest(data: bytes) -> Manifest:
-    """Reads what a manifest says, or raises `Damage`."""
+    """Reads what a manifest says, or raises `Damage` or `OtherVersion`."""
     try:
         body = json.loads(data)
-        if body.get("version") != VERSION:
-            raise Damage(f"{MANIFEST}: has version {body.get('version')}, and this meshax reads version {VERSION}")
-        if body.pop("sha256", None) != _hash_of(body):
+        is_as_written = body.pop("sha256", None) == _hash_of(body)
+        if is_as_written and body["version"] != VERSION:
+            there, here = body.get("made_by", {}).get("meshax", "unknown"), meshax_version()
+            raise OtherVersion(
+                f"{MANIFEST}: format {body['version']}, by meshax {there}; meshax {here} reads format {VERSION}"
+            )
+        if not is_as_written:
             raise Damage(f"{MANIFEST}: its content has changed")
         arrays = {name: _entry(**entry) for name, entry in body["arrays"].items()}
         files = {name: File(**file) for name, file in body["files"].items()}
@@ -116,10 +133,27 @@ def _hash_of(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
+def check_json(value: Any, path: str) -> None:
+    """Raises if JSON would not give back the value (a tuple comes back as a list)."""
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        for key, part in value.items():
+            check_json(part, f"{path}[{key!r}]")
+    elif isinstance(value, list | tuple):
+        for number, part in enumerate(value):
+            check_json(part, f"{path}[{number}]")
+    elif value is not None and type(value) not in (bool, int, float, str):
+        raise CheckpointError(
+            f"extra holds what JSON can hold, not {type(value).__name__}"
+            + (" with keys that are no strings." if isinstance(value, dict) else "."),
+            values=f"{path}: {value!r}"[:120],
+            fix="use numbers, strings, lists and dicts of them: float(x), x.tolist(), str(key).",
+        )
+
+
 def files_under(directory: Path) -> list[str]:
     """Returns the relative paths of all files, the manifest not among them."""
-    found = (Path(folder, name).relative_to(directory) for folder, _, names in os.walk(directory) for name in names)
-    return sorted(path.as_posix() for path in found if path.as_posix() != MANIFEST)
+    paths = (Path(folder, name).relative_to(directory) for folder, _, names in os.walk(directory) for name in names)
+    return sorted(path.as_posix() for path in paths if path.as_posix() != MANIFEST)
 
 
 def hash_files(directory: Path, names: Sequence[str], label: str = "") -> dict[str, File]:
@@ -191,8 +225,8 @@ def _damage(directory: Path, manifest: Manifest, share: int, num_shares: int) ->
         else:
             intact.append(name)
     hashes = hash_files(directory, sorted(intact)[share::num_shares], f"verifying step {manifest.step}")
-    for name, found in hashes.items():
-        if found != manifest.files[name]:
+    for name, file in hashes.items():
+        if file != manifest.files[name]:
             yield f"{name}: its content has changed"
     for name in sorted(present.keys() - manifest.files.keys()):
         yield f"{name}: does not belong here"

@@ -1,6 +1,6 @@
 """From a tree of tensors to arrays with names, and back onto a mesh.
 
-The name of an array is its path in the tree. What is stored is logical: dims without padding, and no trace of the mesh;
+The name of an array is its path in the tree. What is saved is logical: dims without padding, and no trace of the mesh;
 the tree that is asked for (`like`) and the new layout say where each block goes.
 """
 
@@ -14,11 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..dims import sizes
-from ..errors import CheckpointError
-from ..layout import Setting, canonical, partition_spec
-from ..tensor import Tensor, is_tensor
-from .blocks import Reader, Reading, Snapshot, take_snapshots
+from ...dims import sizes
+from ...errors import CheckpointError
+from ...layout import Setting, canonical, partition_spec
+from ...tensor import Tensor, is_tensor
+from .arrays import Reader, Reading, Snapshot, take_snapshots
 from .manifest import Entry
 
 _READ_AHEAD = 4  # arrays
@@ -59,7 +59,7 @@ def _canonical(leaf: Any, name: str) -> Any:
         raise CheckpointError(
             f"a number does not fit {narrow.dtype}.",
             values=f"{name}: {host.dtype}, up to {np.abs(host).max()}",
-            rule="what JAX would cut to 32 bits is not stored as it is.",
+            rule="what JAX would cut to 32 bits is not saved as it is.",
             fix='put counters into extra, or set jax.config.update("jax_enable_x64", True).',
         )
     return Tensor(narrow, leaf.dims, leaf.role) if is_tensor(leaf) else narrow
@@ -86,30 +86,30 @@ def snapshot_tree(leaves: Mapping[str, Any]) -> dict[str, Snapshot]:
     return take_snapshots({name: data_of(leaf) for name, leaf in leaves.items()})
 
 
-def dtypes_to_read(stored: Mapping[str, Entry], leaves: Mapping[str, Any], dtype: Any) -> dict[str, str]:
-    """Returns the dtype each array shall have: as stored, as asked for, or (`"like"`) as in the tree."""
+def dtypes_to_read(saved: Mapping[str, Entry], leaves: Mapping[str, Any], dtype: Any) -> dict[str, str]:
+    """Returns the dtype each array shall have: as saved, as asked for, or (`"like"`) as in the tree."""
 
     def wanted(name: str, leaf: Any) -> str:
-        if dtype is None or name not in stored or not _is_floating(stored[name].dtype):
-            return stored[name].dtype if name in stored else ""
+        if dtype is None or name not in saved or not _is_floating(saved[name].dtype):
+            return saved[name].dtype if name in saved else ""
         if isinstance(dtype, str) and dtype == "like":
-            return str(leaf.dtype) if _is_floating(str(leaf.dtype)) else stored[name].dtype
+            return str(leaf.dtype) if _is_floating(str(leaf.dtype)) else saved[name].dtype
         return jnp.dtype(dtype).name
 
     return {name: wanted(name, leaf) for name, leaf in leaves.items()}
 
 
-def find_differences(stored: Mapping[str, Entry], leaves: Mapping[str, Any], dtype: Any, partial: bool) -> list[str]:
-    """Compares the stored arrays with the tree that is asked for; returns one line for each difference."""
-    return list(_differences(stored, leaves, dtype, partial))
+def find_differences(saved: Mapping[str, Entry], leaves: Mapping[str, Any], dtype: Any, partial: bool) -> list[str]:
+    """Compares the saved arrays with the tree that is asked for; returns one line for each difference."""
+    return list(_differences(saved, leaves, dtype, partial))
 
 
-def _differences(stored: Mapping[str, Entry], leaves: Mapping[str, Any], dtype: Any, partial: bool) -> Iterator[str]:
+def _differences(saved: Mapping[str, Entry], leaves: Mapping[str, Any], dtype: Any, partial: bool) -> Iterator[str]:
     for name, leaf in leaves.items():
-        if name not in stored:
+        if name not in saved:
             yield f"{name}: is missing"
             continue
-        there, here = stored[name], entry_of(leaf)
+        there, here = saved[name], entry_of(leaf)
         # asked for in so many words, a floating array comes in another dtype
         same_dtype = there.dtype == here.dtype or (
             dtype is not None and _is_floating(there.dtype) and _is_floating(here.dtype)
@@ -117,7 +117,7 @@ def _differences(stored: Mapping[str, Entry], leaves: Mapping[str, Any], dtype: 
         if (there.dims, there.shape) != (here.dims, here.shape) or not same_dtype:
             yield f"{name}: {there} in the checkpoint, {here} here"
     if not partial:
-        yield from (f"{name}: is unexpected" for name in stored if name not in leaves)
+        yield from (f"{name}: is unexpected" for name in saved if name not in leaves)
 
 
 def shortened(lines: list[str]) -> str:
@@ -130,7 +130,7 @@ def read_tree(database: Path, like: Any, leaves: Mapping[str, Any], dtypes: Mapp
     """Reads the leaves of a tree onto the mesh; a few arrays are on their way at a time."""
     reader = Reader(database)
     waiting: deque[tuple[str, Reading]] = deque()
-    made: list[Any] = []
+    restored: list[Any] = []
 
     def finish_one() -> None:
         name, reading = waiting.popleft()
@@ -139,7 +139,7 @@ def read_tree(database: Path, like: Any, leaves: Mapping[str, Any], dtypes: Mapp
             array = jax.random.wrap_key_data(reading.finish(np.uint32), impl=_key_impl(dtypes[name]))
         else:
             array = reading.finish(jnp.dtype(dtypes[name]))
-        made.append(Tensor(array, leaf.dims, leaf.role) if is_tensor(leaf) else array)
+        restored.append(Tensor(array, leaf.dims, leaf.role) if is_tensor(leaf) else array)
 
     for name, leaf in leaves.items():
         placement = canonical(setting, leaf.dims, leaf.role) if is_tensor(leaf) else ()
@@ -150,7 +150,7 @@ def read_tree(database: Path, like: Any, leaves: Mapping[str, Any], dtypes: Mapp
             finish_one()
     while waiting:
         finish_one()
-    return jax.tree.unflatten(jax.tree.structure(like, is_leaf=is_tensor), made)
+    return jax.tree.unflatten(jax.tree.structure(like, is_leaf=is_tensor), restored)
 
 
 def _is_floating(dtype: str) -> bool:

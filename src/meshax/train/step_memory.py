@@ -17,7 +17,7 @@ from ..plan.printing.units import show_bytes
 from ..program import spmd
 from ..tensor import Tensor
 from .config import AUTO, TrainConfig
-from .examples import examples_for
+from .examples import batch_shapes
 from .step import init_state, make_train_step
 
 _MARGIN = 0.9  # of the memory, for what is kept by choice: estimates are up to a tenth too low
@@ -45,10 +45,10 @@ def step_and_shapes(
     return make_train_step(optimizer, microbatches), (state, batch, jax.random.key(0))
 
 
-def memory_of(mesh: Mesh, given: str) -> float:
+def memory_of(mesh: Mesh, size: str) -> float:
     """Returns the bytes that a processor may use: those given, else what its device says, else what its kind has."""
-    if given:
-        return parse_bytes(given)
+    if size:
+        return parse_bytes(size)
     device = mesh.jax_mesh.devices.flat[0]
     stats = device.memory_stats() or {}
     return float(stats.get("bytes_limit") or of_device(device.device_kind).memory)
@@ -57,7 +57,7 @@ def memory_of(mesh: Mesh, given: str) -> float:
 def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[ModelConfig, str]:
     """Returns the model of a run, with what its backward pass keeps, and a line about it.
 
-    `--keep auto` keeps the most that is predicted to fit, with a tenth of the memory to spare. Where a limit is given,
+    `keep="auto"` keeps the most that is predicted to fit, with a tenth of the memory to spare. Where a limit is given,
     a step that does not fit raises.
     """
     model = config.model()
@@ -67,7 +67,7 @@ def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[ModelConfig
     parts = config.optimizer.microbatches
 
     def predicted(model: ModelConfig) -> Report:
-        batch = examples_for(model).shapes(model.batch(config.sizes()))
+        batch = batch_shapes(model, config.sizes())
         step, args = step_and_shapes(model, config.make_optimizer(), batch, parts if parts > 1 else None)
         return explain(spmd(step, mesh, layout, donate=0), *args)
 
@@ -80,10 +80,10 @@ def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[ModelConfig
             return model, f"the backward pass keeps {keep}: {show_bytes(needs)} of {show_bytes(limit)} predicted"
     raise TrainingError(
         f"a step does not fit {show_bytes(limit)} on each processor.",
-        values=f"predicted with --keep {keep!r}: {show_bytes(needs)}",
+        values=f"predicted with keep={keep!r}: {show_bytes(needs)}",
         rule="parameters, gradients, optimizer state, activations and temporaries of a step must fit at once.",
-        fix="split more (meshax layout finds how), cut the batch into --optimizer.microbatches"
-        + (", or pass --keep auto." if config.keep != AUTO else ", or use more processors."),
+        fix="split more (meshax layout finds how), cut the batch into optimizer.microbatches="
+        + (', or pass keep="auto".' if config.keep != AUTO else ", or use more processors."),
     )
 
 

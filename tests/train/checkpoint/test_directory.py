@@ -24,14 +24,14 @@ import numpy as np
 import pytest
 
 import meshax as mx
-from meshax.train import blocks, manifest, ownership
-from meshax.train.blocks import take_snapshots
-from meshax.train.checkpoints import Checkpoints
-from meshax.train.manifest import Damage, Manifest, parse_manifest
-from meshax.train.saving import Saving
+from meshax.files import _start_of
+from meshax.train.checkpoint import Checkpoints, arrays, manifest
+from meshax.train.checkpoint.arrays import take_snapshots
+from meshax.train.checkpoint.manifest import Damage, Manifest, parse_manifest
+from meshax.train.checkpoint.writing import Saving
 from messages import pinned
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 VOCAB, HIDDEN, CLASSES = mx.dims(vocab=10, hidden=7, classes=4)
 MESH = mx.Mesh("rows:2 cols:4")
 ONE = mx.Mesh("x:1")
@@ -336,11 +336,20 @@ def test_all_damage_is_listed_and_an_older_step_that_verifies(tmp_path):
 
 def test_a_manifest_of_another_version_is_refused(tmp_path):
     path = checkpoint(saved(tmp_path).directory, 1) / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
-    with pytest.raises(mx.CheckpointError, match="manifest.json: has version 2, and this meshax reads version 1"):
-        Checkpoints(tmp_path, read_only=True).restore(like=example(), mesh=ONE)
-    with pytest.raises(mx.CheckpointError, match="the manifest of step 1 is damaged"):
-        Checkpoints(tmp_path, read_only=True).describe()
+    body = {**json.loads(path.read_text()), "version": 2, "made_by": {"meshax": "9.0"}}
+    del body["sha256"]
+    path.write_text(json.dumps({**body, "sha256": manifest._hash_of(body)}))
+    checkpoints = Checkpoints(tmp_path, read_only=True)
+    for read in (checkpoints.describe, lambda step: checkpoints.restore(step, like=example(), mesh=ONE)):
+        with pytest.raises(mx.CheckpointError) as error:
+            read(1)
+        assert str(error.value).splitlines() == [
+            "the checkpoint of step 1 was made by another version of meshax.",
+            f"  values: {path.parent.name}/manifest.json: format 2, by meshax 9.0; "
+            f"meshax {manifest.meshax_version()} reads format 1",
+            "  rule: a version of meshax reads the formats that it knows.",
+            "  fix: read it with the version that made it, or take another step.",
+        ]
 
 
 # What interrupts saving
@@ -350,7 +359,7 @@ import os, signal, sys, shutil
 from pathlib import Path
 import numpy as np
 import meshax as mx
-from meshax.train.checkpoints import Checkpoints
+from meshax.train.checkpoint import Checkpoints
 
 die = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 directory, moment = sys.argv[1:]
@@ -397,7 +406,7 @@ def test_a_killed_process_leaves_a_whole_checkpoint(tmp_path, moment, step):
 def test_a_program_that_ends_finishes_its_checkpoint_first(tmp_path):
     code = (
         "import sys, numpy as np, meshax as mx\n"
-        "from meshax.train.checkpoints import Checkpoints\n"
+        "from meshax.train.checkpoint import Checkpoints\n"
         "Checkpoints(sys.argv[1]).save(5, mx.tensor(np.arange(1 << 22, dtype=np.float32), 'elements'))\n"
     )
     run(code, tmp_path)
@@ -452,7 +461,7 @@ def test_a_full_disk(tmp_path):
         pytest.skip("needs user namespaces, to mount a small disk")
     code = """
 import sys, numpy as np, meshax as mx
-from meshax.train.checkpoints import Checkpoints
+from meshax.train.checkpoint import Checkpoints
 x = lambda size: mx.tensor(np.full(size, 3, np.float32), "elements")
 checkpoints = Checkpoints(sys.argv[1])
 checkpoints.save(1, x(1 << 18), wait=True)
@@ -476,7 +485,7 @@ print(checkpoints.steps(), (made.numpy() == 3).all())
 
 def test_a_second_process_is_refused(tmp_path):
     with subprocess.Popen(["sleep", "60"]) as other:
-        write_lock(tmp_path, pid=other.pid, host=socket.gethostname(), started=ownership._start_of(other.pid))
+        write_lock(tmp_path, pid=other.pid, host=socket.gethostname(), started=_start_of(other.pid))
         with pytest.raises(mx.CheckpointError) as error:
             Checkpoints(tmp_path)
         assert Checkpoints(tmp_path, read_only=True).steps() == []
@@ -520,7 +529,7 @@ def test_a_live_lock_of_another_host_is_respected(tmp_path):
 
 
 def test_a_lock_is_touched(tmp_path, monkeypatch):
-    monkeypatch.setattr(ownership, "_TOUCH_EVERY", 0.01)
+    monkeypatch.setattr("meshax.files._TOUCH_EVERY", 0.01)
     with Checkpoints(tmp_path):
         path = tmp_path / "lock.json"
         os.utime(path, (0, 0))
@@ -551,7 +560,7 @@ directory, port, process = sys.argv[1], sys.argv[2], int(sys.argv[3])
 jax.config.update("jax_num_cpu_devices", 4)
 jax.distributed.initialize(f"localhost:{port}", 2, process)
 import meshax as mx
-from meshax.train.checkpoints import Checkpoints
+from meshax.train.checkpoint import Checkpoints
 x = mx.tensor(np.arange(70, dtype=np.float32).reshape(10, 7), "vocab hidden")
 mesh = mx.Mesh("rows:2 cols:4")
 with Checkpoints(directory) as checkpoints:
@@ -602,7 +611,7 @@ def test_two_processes_save_and_restore_together(tmp_path):
     ids=["the second", "the first", "the first, before the second begins"],
 )
 def test_all_processes_learn_that_one_has_failed(tmp_path, monkeypatch, failing, late, errors):
-    started, written = Event(), blocks.write
+    started, written = Event(), arrays.write
 
     def write(database, snapshots):
         if database.name == f"process-{failing}":
@@ -616,7 +625,7 @@ def test_all_processes_learn_that_one_has_failed(tmp_path, monkeypatch, failing,
             Saving(tmp_path, "000001-step-1", Manifest(1, None, {}, {}, {}, {}), {}, process, 2).run()
         messages[process] = str(error.value)
 
-    monkeypatch.setattr(blocks, "write", write)
+    monkeypatch.setattr(arrays, "write", write)
     messages = {}
     threads = [Thread(target=save, args=(process,)) for process in range(2)]
     for thread in threads:
@@ -760,7 +769,7 @@ MISTAKES = {
         """
         a number does not fit int32.
           values: ['tokens']: int64, up to 6000000000
-          rule: what JAX would cut to 32 bits is not stored as it is.
+          rule: what JAX would cut to 32 bits is not saved as it is.
           fix: put counters into extra, or set jax.config.update("jax_enable_x64", True).
         """,
     ),

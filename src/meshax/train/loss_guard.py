@@ -1,11 +1,7 @@
-"""Watching a run: what to do when the loss is not a number, or leaps, and when someone presses Ctrl-C."""
+"""What to do when the loss is not a number, or leaps."""
 
-import contextlib
 import math
-import signal
-import threading
 from collections import deque
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,13 +33,13 @@ class Guard:
         if not finite or not math.isfinite(loss):
             self._skipped += 1
             if self.on_nan == "stop" or self._skipped > self.patience:
-                skip = " or pass --on-nan skip." if self.on_nan == "stop" else " look at the data."
+                skip = ' or pass on_nan="skip".' if self.on_nan == "stop" else " look at the data."
                 what = f"the loss or the gradients at step {step} are not numbers."
                 self._stop(step, what, loss, batch, f"lower the learning rate, clip gradients,{skip}")
             return
         self._skipped = 0
         if self.spike and len(self._recent) >= _FEWEST and loss > self.spike * np.median(self._recent):
-            fix = f"lower the learning rate, clip gradients, or pass a --spike above {self.spike}."
+            fix = f"lower the learning rate, clip gradients, or pass a spike= above {self.spike}."
             self._stop(step, f"the loss at step {step} leapt.", loss, batch, fix)
         self._recent.append(loss)
 
@@ -57,32 +53,3 @@ class Guard:
             rule="the run stops; its last checkpoint stays, and the batch is saved.",
             fix=f"look at {saved}; {fix}",
         )
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[Callable[[], None]]:
-    """Makes Ctrl-C stop a run for certain; gives a function to call between two steps.
-
-    What is raised while JAX traces can get lost in a callback, and the run would go on. So it is noted, and raised
-    again by the function.
-    """
-    noted = []
-
-    def note(number: int, frame: Any) -> None:
-        noted.append(number)
-        if callable(before):
-            before(number, frame)
-
-    def check() -> None:
-        if noted:
-            raise KeyboardInterrupt
-
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
-        yield check  # other threads get no signals, and who ignores them wants none
-        return
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)

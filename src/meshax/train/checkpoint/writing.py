@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import blocks
-from .blocks import Snapshot
+from ...files import write_whole
+from . import arrays
+from .arrays import Snapshot
 from .manifest import File, Manifest, files_under, hash_files
 
 ARRAYS = "arrays"
@@ -70,7 +71,7 @@ class Saving:
         for process in range(1, self.num_processes):
             files |= self._part_of(process)
         whole = self._temporary / ARRAYS
-        blocks.merge(whole, [whole / _part(process) for process in range(self.num_processes)])
+        arrays.merge(whole, [whole / _part(process) for process in range(self.num_processes)])
         rest = [name for name in files_under(self._temporary) if name not in files]
         files |= hash_files(self._temporary, rest)
         replace(self.manifest, files=dict(sorted(files.items()))).write(self._temporary)
@@ -97,25 +98,22 @@ class Saving:
 
     def _write_part(self) -> dict[str, File]:
         part = self._temporary / ARRAYS / _part(self.process)
-        blocks.write(part, self.snapshots)
+        arrays.write(part, self.snapshots)
         prefix = part.relative_to(self._temporary).as_posix()
         return hash_files(self._temporary, [f"{prefix}/{name}" for name in files_under(part)])
 
     def _leave_note(self, text: str) -> None:
-        note = self._note(self.process)
-        draft = note.with_suffix(".draft")
         with contextlib.suppress(FileNotFoundError):  # the first process has given up already
-            draft.write_text(text, encoding="utf-8")
-            draft.rename(note)
+            write_whole(self._note(self.process), text)
 
     def _part_of(self, process: int) -> dict[str, File]:
         note = self._note(process)
         self._wait_for(note.exists, f"process {process}")
-        found: Any = json.loads(note.read_text(encoding="utf-8"))
+        told: Any = json.loads(note.read_text(encoding="utf-8"))  # the files, or what went wrong
         note.unlink()
-        if isinstance(found, str):
-            raise OSError(found)
-        return {name: File(**file) for name, file in found.items()}
+        if isinstance(told, str):
+            raise OSError(told)
+        return {name: File(**file) for name, file in told.items()}
 
     def _note(self, process: int) -> Path:
         return self._temporary / f"process-{process}.done"

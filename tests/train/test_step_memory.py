@@ -12,9 +12,9 @@ from meshax.errors import TrainingError
 from meshax.models.recomputation import KEEP
 from meshax.plan.explain.report import explain
 from meshax.train.config import TrainConfig
-from meshax.train.corpus import TextExamples
-from meshax.train.fitting import fitted, memory_of, step_and_shapes
+from meshax.train.examples import batch_shapes
 from meshax.train.loop import Run, run_config
+from meshax.train.step_memory import fitted, memory_of, step_and_shapes
 from runs import small, write_text
 
 CONFIG = TrainConfig(preset="tiny", keep="auto", layout="data")
@@ -27,7 +27,7 @@ def needs():
     found = {}
     for keep in KEEP:
         model = replace(CONFIG.model(), keep=keep)
-        batch = TextExamples.shapes(model.batch(CONFIG.sizes()))
+        batch = batch_shapes(model, CONFIG.sizes())
         step, args = step_and_shapes(model, CONFIG.make_optimizer(), batch)
         found[keep] = explain(mx.spmd(step, mesh, layout, donate=0), *args).memory["peak"]
     return found
@@ -65,14 +65,14 @@ def test_without_being_asked_nothing_is_traced():
 
 @pytest.mark.parametrize(
     ("keep", "tried", "advice"),
-    [("auto", "nothing", "or use more processors."), ("products", "products", "or pass --keep auto.")],
+    [("auto", "nothing", "or use more processors."), ("products", "products", 'or pass keep="auto".')],
 )
 def test_a_step_that_does_not_fit_is_refused(keep, tried, advice):
     with pytest.raises(TrainingError) as error:
         fitted(replace(CONFIG, keep=keep, memory="1MB"), *CONFIG.placed())
     first, values, _, fix = str(error.value).split("\n")
     assert first == "a step does not fit 1 MB on each processor."
-    assert values.startswith(f"  values: predicted with --keep {tried!r}: ")
+    assert values.startswith(f"  values: predicted with keep={tried!r}: ")
     assert fix.endswith(advice)
 
 

@@ -1,0 +1,5 @@
+"""Checkpoints: what a run needs to go on after a crash, on the same machine or on another."""
+
+from .directory import Checkpoints
+
+__all__ = ["Checkpoints"]
