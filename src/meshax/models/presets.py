@@ -6,12 +6,12 @@ from importlib import import_module
 from ..errors import ArgumentError, did_you_mean
 from .contract import Preset
 
-KINDS = ("decoder",)  # folders beside this file; the presets of each are in its `presets.py`
+KINDS = ("decoder",)  # folders beside this file, each with its PRESETS
 
 
 def _presets() -> Iterator[Preset]:
     for kind in KINDS:
-        yield from import_module(f"{__package__}.{kind}.presets").PRESETS
+        yield from import_module(f"{__package__}.{kind}").PRESETS
 
 
 PRESETS: dict[str, Preset] = {preset.name: preset for preset in _presets()}

@@ -1,5 +1,6 @@
 """A Transformer language model: decoder only."""
 
 from .decoder import Decoder, DecoderConfig
+from .presets import PRESETS
 
-__all__ = ["Decoder", "DecoderConfig"]
+__all__ = ["PRESETS", "Decoder", "DecoderConfig"]
