@@ -107,7 +107,8 @@ def test_a_layout_is_current_only_while_a_program_is_traced():
     assert current() is None
 
 
-mx.Dim("zebra_stripes", 6)  # like no other name in these tests, so that only it is near a misspelling of it
+# like no other name in these tests, so that only it is near a misspelling of it
+mx.Dim.declare({"zebra_stripes": "nothing"})
 
 
 def split(layout, fn, *args):

@@ -17,7 +17,7 @@ from extent import some
 from meshax import optim
 
 batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
-mx.dims(items=4, units=10)
+mx.Dim.declare({"items": "length, renamed", "units": "hidden, renamed"})
 mesh = mx.Mesh("rows:2 cols:4")
 LAYOUTS = [None, "", "hidden:cols", "hidden:rows+cols", "batch:cols hidden:rows"]
 

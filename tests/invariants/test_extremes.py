@@ -112,8 +112,7 @@ SUMMING = {
     "a sum rename": (lambda x: mx.sum(x, n).rename(m="o") / 0.0, None),
 }
 FOR_ALL = ELEMENTWISE | MOVING | SUMMING
-for name in ("o", "p", "nm"):
-    mx.Dim(name, 1)
+mx.Dim.declare({"o": "m, renamed", "p": "m, renamed otherwise", "nm": "n and m, as one"})
 
 
 def _plain():

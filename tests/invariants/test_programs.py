@@ -146,8 +146,7 @@ def programs(draw):
             pool.append(result)
     mesh = mx.Mesh(draw(st.sampled_from(MESHES)))
     names = [*SIZES, *RENAMED.values(), "flat", "table", "h"]
-    for name in names:
-        mx.Dim(name, 1)
+    mx.Dim.declare(dict.fromkeys(names, "what a random program may make"))
     rules = {}
     for axis in mesh.axes:
         for name in draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True)):

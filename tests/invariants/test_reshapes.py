@@ -57,8 +57,7 @@ def test_random_reshapes_and_renames(mesh, record_property):
     mesh = mx.Mesh(mesh)
     checked = 0
     for _ in range(PROGRAMS):
-        for name in NAMES:
-            mx.Dim(name, 1)
+        mx.Dim.declare(dict.fromkeys(NAMES, "what a reshape may make"))
         setting = Setting(mesh, random_layout(r, mesh))
         moves = []
         while len(moves) < MOVES:

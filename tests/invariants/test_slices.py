@@ -30,7 +30,7 @@ WHOLES = {
     "an axis of size 1": ((h, k), None, "m:1", mx.Layout("h:m")),
     "another dim's rule": ((h, k), None, "m:4", mx.Layout("j:m")),
 }
-mx.Dim("j", 4)
+mx.Dim.declare({"j": "what no input has"})
 
 
 def made(dims, role):

@@ -50,7 +50,7 @@ LAYOUTS = [
     "hidden:cols slots:cols",
     "hidden:rows length:cols",
 ]
-mx.dims(slots=6)
+mx.Dim.declare({"slots": "batch, renamed"})
 
 
 @pytest.mark.parametrize("layout", some(LAYOUTS, "hidden:cols slots:cols"))

@@ -10,7 +10,7 @@ import meshax as mx
 from extent import WHOLE
 
 b, d, v, steps = mx.dims(b=6, d=5, v=7, steps=3)
-mx.dims("microbatches:2")
+mx.Dim.declare({"microbatches": "parts of b"})
 mesh = mx.Mesh("rows:2 cols:4")
 LAYOUTS = {
     "even": mx.Layout("b:rows"),

@@ -172,7 +172,7 @@ def test_the_text_of_a_report():
 
 
 def test_the_text_of_warnings():
-    mx.dims(unheard_of=2)
+    mx.Dim.declare({"unheard_of": "what this program never makes"})
     text = str(explain(layout="batch:rows classes:cols unheard_of:cols"))
 
     assert "\npadding: classes:10 is stored as 12, 17% is waste\n" in text

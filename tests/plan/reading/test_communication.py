@@ -252,7 +252,7 @@ def test_the_collectives_of_an_operation(name, layout):
 def test_pending_sums_and_renames_have_lines(name):
     fn, wanted = PENDING[name]
     i, j, k = mx.dims(i=4, j=3, k=6)
-    mx.dims(s=4, u=6)
+    mx.Dim.declare({"s": "i, renamed", "u": "k, renamed"})
     program = mx.spmd(fn, mx.Mesh("x:2"), "k:x s:x")
     args = struct(i, k), struct(k, j)
 

@@ -77,7 +77,7 @@ def test_parameters_cast_to_copies_are_still_the_same():
         decay = lambda w: mx.sum(mx.einsum(w, w.rename(inner="other"), over=outer))  # noqa: E731
         return mx.value_and_grad(lambda w, x: loss(w, x) + decay(w))(w, x)
 
-    mx.dims(other=inner.size)
+    mx.Dim.declare({"other": "inner, renamed"})
     squares = 2 * inner.size**2 * outer.size
     assert found(both, "batch:data", W, X, mesh="data:2") == [(("data",), squares, 1 / 2)]
     # backward, all but the first processor multiply zeros: those products are not the same
@@ -141,7 +141,7 @@ def test_a_branch_that_processors_choose_differently_makes_different_results():
     ],
 )
 def test_what_collectives_make_the_same(fn, same):
-    mx.dims(whole=batch.size, s=inner.size)
+    mx.Dim.declare({"whole": "batch, renamed", "s": "inner, renamed"})
     duplicates = found(fn, "batch:data s:data", X, W, mesh="data:2")
 
     assert bool(duplicates) == same

@@ -8,7 +8,7 @@ import meshax as mx
 from meshax.plan.search.graph import Graph, summed_names
 
 a, b, c, layers = mx.dims(a=6, b=5, c=4, layers=3)
-mx.dims(other=5)
+mx.Dim.declare({"other": "b, renamed"})
 
 
 def described(*dims, dtype=np.float32):
