@@ -73,9 +73,9 @@ def test_the_prices_are_near_the_real_report(rules):
     masks = {n: np.array([sum(1 << axes.index(a) for a in dict(layout.rules).get(n, ()))]) for n in graph.sizes}
     prices = Prices(graph, {"data": 2, "model": 4}, KNOWN["cpu"], masks)
     report = mx.spmd(decoder.sgd, mx.Mesh(MESH, abstract=True), layout).explain(*args)
-    np.testing.assert_allclose(prices.wire[0], report.wire_bytes, rtol=0.15, atol=2000)
-    np.testing.assert_allclose(prices.seconds[0], report.seconds("cpu"), rtol=0.25)
-    np.testing.assert_allclose(prices.memory[0], report.memory["peak"], rtol=0.4)
+    np.testing.assert_allclose(prices.wire[0], report.wire_bytes, rtol=0.001)
+    np.testing.assert_allclose(prices.seconds[0], report.seconds("cpu"), rtol=0.05)
+    np.testing.assert_allclose(prices.memory[0], report.memory["peak"], rtol=0.3)
 
 
 def test_the_transformers_layout_is_at_least_as_good_as_the_usual_ones():

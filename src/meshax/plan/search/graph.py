@@ -21,6 +21,7 @@ from ..reading.walk import Block, Step, Value, explained_tracing, read
 
 Names = tuple[str | None, ...]
 _TRADING = ("named", "gather", "scatter-add")
+_RESIZING = {"slice": 1, "pad": 1, "concatenate": None}  # dims keep their names; how many operands have them
 
 
 class Graph:
@@ -152,6 +153,8 @@ def _names_of_outputs(step: Step, graph: Graph) -> list[Names]:
         return [(*batch, *free)]
     if step.name in ("reshape", "squeeze", "expand_dims"):
         return [_reshaped(step.inputs[0].shape, given[0], out.shape)]
+    if step.name in _RESIZING:
+        return [tuple(next(filter(None, names), None) for names in zip(*given[: _RESIZING[step.name]], strict=True))]
     return [_like_operands(v, step, given) for v in step.outputs]
 
 
@@ -170,6 +173,8 @@ def _names_of_operand(step: Step, value: Value, names: Names) -> Names:
         return _reshaped(shape, names, value.shape)
     if step.traits.is_product or len(value.shape) != len(shape):
         return ()
+    if step.name in _RESIZING:
+        return names
     return tuple(n if size == own else None for n, size, own in zip(names, shape, value.shape, strict=True))
 
 

@@ -48,6 +48,7 @@ class NeededCollectives:
         self.graph, self.masks, self.processors, self.local, self.send = graph, masks, processors, local, send
         self.nothing = np.zeros(count, int)
         self._is_sending = True
+        self._gathered: set[tuple[Value, int]] = set()  # once, for all who need it
         stored = [frozenset(d.name for d in x.dims) for x in graph.arguments if getattr(x, "role", None) == "param"]
         self._parameters = {*stored, *(names - graph.looped_names() for names in stored)} - {frozenset()}
 
@@ -64,7 +65,7 @@ class NeededCollectives:
                 self._through_blocks(step, pending)
             elif step.name == "named":
                 self._rename(step, pending)
-            elif along := _ALONG.get(step.name):
+            elif (along := _ALONG.get(step.name)) and not self._keeps_pending(step):
                 self._settle_inputs(step, pending)
                 along(self, step)
             elif self._keeps_pending(step):
@@ -97,7 +98,9 @@ class NeededCollectives:
             return frozenset(filter(None, self.graph.of(step.inputs[0]))) in self._parameters
         if step.traits.linear == "scaled":
             return any(not v.shape for v in step.inputs)
-        return step.traits.linear == "moved"
+        if step.name == "slice":
+            return not any(step.params["start_indices"]) and not step.params["strides"]
+        return step.traits.linear == "moved" and step.name != "pad"
 
     def _settle_inputs(self, step: Step, pending: Pending) -> None:
         for value in step.inputs:
@@ -115,8 +118,9 @@ class NeededCollectives:
         else:
             self._settle_inputs(step, pending)
         if step.name == "gather":
-            mask = self._look_up(step, mask)
-        elif step.traits.is_scatter and len(step.inputs) == 3:
+            mask = self.nothing if _is_windowing(step) else self._look_up(step, mask)
+            self._cut_windows(step)
+        elif step.name.startswith("scatter"):
             mask = self._scatter(step)
         if step.outputs and mask.any():
             pending[step.outputs[0]] = mask
@@ -151,10 +155,11 @@ class NeededCollectives:
         """
         updates, out = step.inputs[2], step.outputs[0]
         lost = [n for n in self.graph.of(updates) if n not in self.graph.of(out)]
-        positions = step.params["dimension_numbers"].scatter_dims_to_operand_dims if len(step.inputs) == 3 else ()
+        positions = step.params["dimension_numbers"].scatter_dims_to_operand_dims
         written = self._mask([self.graph.of(out)[i] for i in positions])
         mask = self._mask(lost)
-        self._charge("all-gather", mask & written, updates, step)
+        for value in step.inputs[1:]:
+            self._charge("all-gather", mask & written, value, step)
         return mask & ~written
 
     def _add(self, step: Step, pending: Pending) -> None:
@@ -194,7 +199,7 @@ class NeededCollectives:
         namings = [user.params["names"] for user in out.consumers if user.name == "named"]
         before, after = self.graph.of(value), namings[0] if namings else self.graph.of(out)
         for old, new in _groups(value.shape, out.shape):
-            if len(old) == len(new) == 1 or not old or not new:
+            if len(old) == len(new) == 1:
                 continue
             first, then = self._mask([before[old[0]]]), self._mask([after[new[0]]])
             count = self.processors[first]
@@ -244,18 +249,40 @@ class NeededCollectives:
             self._charge("all-gather", self._mask([self.graph.of(value)[position]]), out, step)
 
     def _slice(self, step: Step) -> None:
-        starts, strides = step.params["start_indices"], step.params["strides"] or (1,) * len(step.outputs[0].shape)
+        value, out = step.inputs[0], step.outputs[0]
+        starts, strides = step.params["start_indices"], step.params["strides"] or (1,) * len(out.shape)
+        is_taken_apart = any(user.name == "squeeze" for user in out.consumers)  # as `unstack` does: all of it is needed
         for position, (start, stride) in enumerate(zip(starts, strides, strict=True)):
-            self._permute(step, step.inputs[0], position, start, stride)
+            if not is_taken_apart:
+                self._permute(step, value, position, start, stride)
+            elif out.shape[position] < value.shape[position] and (value, position) not in self._gathered:
+                self._gathered.add((value, position))
+                self._charge("all-gather", self._mask([self.graph.of(value)[position]]), value, step)
+
+    def _cut_windows(self, step: Step) -> None:
+        """Sends what windows reach of their neighbours; of what was padded for it, what was there before."""
+        if not _is_windowing(step):
+            return
+        value, out, before = step.inputs[0], step.outputs[0], 0
+        (position,) = step.params["dimension_numbers"].start_index_map
+        padded, new, width = value.shape[position], out.shape[position], out.shape[position + 1]
+        if value.maker is not None and value.maker.name == "pad":
+            before = value.maker.params["padding_config"][position][0]
+            value = value.maker.inputs[0]
+        stride = (padded - width) // max(new - 1, 1)
+        self._permute(step, value, position, -before, max(stride, 1), width)
 
     def _pad(self, step: Step) -> None:
+        if any(_is_windowing(user) for user in step.outputs[0].consumers):
+            return
         for position, (before, _, _) in enumerate(step.params["padding_config"]):
             self._permute(step, step.inputs[0], position, -before)
 
     def _join(self, step: Step) -> None:
         position, start = step.params["dimension"], 0
         for value in step.inputs:
-            self._permute(step, value, position, -start)
+            if value.maker is None or value.maker.name != "slice":  # what is cut to be joined has been sent already
+                self._permute(step, value, position, -start)
             start += value.shape[position]
 
     def _flip(self, step: Step) -> None:
@@ -263,15 +290,15 @@ class NeededCollectives:
             self._permute(step, step.inputs[0], position, 0, flips=True)
 
     def _permute(
-        self, step: Step, value: Value, position: int, start: int, stride: int = 1, flips: bool = False
+        self, step: Step, value: Value, position: int, start: int, stride: int = 1, width: int = 1, flips: bool = False
     ) -> None:
         """Sends what each block of the result needs of others' blocks of the operand."""
         size, new, name = value.shape[position], step.outputs[0].shape[position], self.graph.of(value)[position]
-        if name is None or name not in self.masks or (size == new and not start and not flips):
+        if name is None or name not in self.masks or (size == new and not start and width == 1 and not flips):
             return
         mask, local = self.masks[name], self.local(value)
         for number in np.unique(mask):
-            for length in _permutes(size, new, int(self.processors[number]), start, stride, flips):
+            for length in _permutes(size, new, int(self.processors[number]), start, stride, width, flips):
                 sent = local.bytes // local.shape[position] * length
                 self._charge("permute", np.where(mask == number, mask, 0), value, step, size=sent)
 
@@ -288,26 +315,44 @@ _ALONG: dict[str, Callable[[NeededCollectives, Step], None]] = {
 
 
 @cache
-def _permutes(size: int, new: int, count: int, start: int, stride: int, flips: bool) -> tuple[int, ...]:
+def _permutes(size: int, new: int, count: int, start: int, stride: int, width: int, flips: bool) -> tuple[int, ...]:
     """Returns how many elements along a dim each permute sends, where each block of the result is a window."""
     block = block_size(new, count)
     firsts = [size - (p + 1) * block if flips else start + stride * p * block for p in range(count)]
-    return tuple(sent_lengths(size, firsts, (block - 1) * stride + 1))
+    return tuple(sent_lengths(size, firsts, (block - 1) * stride + width))
 
 
-def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[range, range]]:
-    """Cuts two shapes of one product into the smallest groups of equal product; returns their positions."""
+def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Cuts two shapes of one product into the smallest groups of equal product; returns positions, not of size 1."""
+    old, new = ([i for i, size in enumerate(shape) if size > 1] for shape in (before, after))
     groups, i, j = [], 0, 0
-    while i < len(before) and j < len(after):
+    while i < len(old) and j < len(new):
         first, then = i, j
         i, j = i + 1, j + 1
-        while math.prod(before[first:i]) != math.prod(after[then:j]):
-            if math.prod(before[first:i]) < math.prod(after[then:j]):
-                i += 1
-            else:
-                j += 1
-        groups.append((range(first, i), range(then, j)))
+        while (gone := math.prod(before[n] for n in old[first:i])) != (
+            come := math.prod(after[n] for n in new[then:j])
+        ):
+            i, j = (i + 1, j) if gone < come else (i, j + 1)
+        groups.append((old[first:i], new[then:j]))
     return groups
+
+
+def _is_windowing(step: Step) -> bool:
+    """Whether a step looks up places that are known beforehand: it cuts windows."""
+    if step.name != "gather" or len(step.params["dimension_numbers"].start_index_map) != 1:
+        return False
+    todo, seen = [step.inputs[1]], set()
+    if len(todo[0].shape) != 3 or len(step.outputs[0].shape) != len(step.inputs[0].shape) + 1:
+        return False
+    while todo:
+        value = todo.pop()
+        is_tensor = value.maker.name == "named" if value.maker is not None else not value.is_constant
+        if is_tensor:
+            return False
+        if value not in seen and value.maker is not None:
+            todo.extend(value.maker.inputs)
+        seen.add(value)
+    return True
 
 
 def _is_zero(value: Value) -> bool:

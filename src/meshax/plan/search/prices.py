@@ -17,6 +17,7 @@ from ..cost.memory import memory_of
 from ..cost.timing import kernel_time, ring_time
 from ..reading.communication import Together, wire_bytes
 from ..reading.kernels import kernels_of
+from ..reading.primitives import KINDS
 from ..reading.walk import Block, Step, Value
 from .graph import Graph
 from .needed_collectives import NeededCollectives
@@ -40,7 +41,7 @@ class Prices:
         self.hardware, self.axis_sizes = hardware, dict(axis_sizes)
         self._subsets = _subsets(list(axis_sizes))
         self._together = Together()
-        self.wire = np.zeros(count)
+        self.wire_by_kind = {kind: np.zeros(count, np.int64) for kind in KINDS}
         self.communication = np.zeros(count)
         processors = np.array([np.prod([axis_sizes[a] for a in axes], dtype=int) for axes in self._subsets])
         split = _SplitTrace(graph, {name: processors[mask] for name, mask in masks.items()})
@@ -52,6 +53,11 @@ class Prices:
         self.memory = np.zeros(count) + memory_of(kernels, roles, graph.donated, on_gpus).peak
         stored = (v.bytes for v, role in zip(split.block.inputs, roles, strict=True) if role)
         self.stored = np.zeros(count) + sum(stored)
+
+    @property
+    def wire(self) -> Array:
+        """The bytes that one processor sends."""
+        return sum(self.wire_by_kind.values())
 
     def _send(self, kind: str, mask: Array, operand: Array, dtype: Any, step: Step | None, joins: bool) -> None:
         """Adds a collective over the axes of `mask`, whose operand takes so many bytes on a processor."""
@@ -68,7 +74,7 @@ class Prices:
             joined = self._together.joins((axes, str(dtype)), size) if joins else False
             sent = wire_bytes(kind, size, processors)
             seconds = ring_time(kind, axes, sent, self.hardware, self.axis_sizes, joined)
-            self.wire += sent * times
+            self.wire_by_kind[kind] += sent * times
             self.communication += np.where(chosen, seconds, 0.0) * times
 
 

@@ -1,0 +1,98 @@
+"""Every row of the table of what operations communicate is charged, and as much as a trace under the layout has."""
+
+import jax
+import numpy as np
+import pytest
+
+import meshax as mx
+from meshax.plan.cost.hardware import KNOWN
+from meshax.plan.reading.primitives import KINDS
+from meshax.plan.search.graph import Graph
+from meshax.plan.search.prices import Prices
+
+a, b, c, d, ab, vocab, k = mx.dims(a=16, b=32, c=8, d=24, ab=512, vocab=40, k=4)
+mx.dims(other=32, more=16, w=3, parts=2)
+AXES = {"rows": 2, "cols": 4}
+
+
+def described(*dims, dtype=np.float32):
+    return mx.Tensor(jax.ShapeDtypeStruct(tuple(x.size for x in dims), dtype), dims)
+
+
+def squared(fn):
+    """Uses a result at once: what is pending is summed."""
+    return lambda *xs: mx.square(fn(*xs))
+
+
+X, Y, IDS, TABLE = described(a, b), described(b, c), described(a, dtype=np.int32), described(vocab, c)
+# The operation, its operands, the layout, and the kinds of collectives it needs.
+ROWS = {
+    "elementwise": (lambda x: mx.tanh(x) * 2, [X], "a:rows b:cols", ""),
+    "broadcast by name": (lambda x, y: x + mx.sum(y, c), [X, Y], "a:rows", ""),
+    "einsum": (squared(lambda x, y: mx.einsum(x, y, over=b)), [X, Y], "b:cols", "all-reduce"),
+    "einsum, its result split": (
+        squared(lambda x, y: mx.einsum(x, y, over=b).rename(a="more")), [X, Y], "b:cols more:cols", "reduce-scatter",
+    ),
+    "sum": (squared(lambda x: mx.sum(x, b)), [X], "b:rows+cols", "all-reduce"),
+    "mean": (squared(lambda x: mx.mean(x, a)), [X], "a:rows", "all-reduce"),
+    "max": (lambda x: mx.max(x, b), [X], "b:cols", "all-reduce"),
+    "prod": (lambda x: mx.prod(x, b), [X], "b:cols", "all-gather"),
+    "argmax": (lambda x: mx.argmax(x, b), [X], "b:cols", "all-reduce"),
+    "logsumexp": (lambda x: mx.logsumexp(x, b), [X], "b:cols", "all-reduce"),
+    "softmax": (lambda x: mx.softmax(x, b), [X], "b:cols", "all-reduce"),
+    "top-k": (lambda x: mx.top_k(x, b, k), [X], "b:cols", "all-gather"),
+    "rename, split alike": (squared(lambda x: x.rename(b="other")), [X], "b:cols other:cols", ""),
+    "rename, not split any more": (squared(lambda x: x.rename(b="other")), [X], "b:cols", "all-gather"),
+    "rename, split from now on": (squared(lambda x: x.rename(b="other")), [X], "other:cols", ""),
+    "rename, an axis moves": (
+        squared(lambda x: x.rename(a="more", b="other")), [X], "b:cols more:cols", "all-to-all",
+    ),
+    "reshape of an unsplit group": (squared(lambda x: mx.reshape(x, ab)), [X], "", ""),
+    "reshape, the first dim split alike": (squared(lambda x: mx.reshape(x, ab)), [X], "a:cols ab:cols", ""),
+    "reshape of a split group": (squared(lambda x: mx.reshape(x, ab)), [X], "b:cols", "all-gather"),
+    "slice": (lambda x: mx.slice(x, b, 3, 20), [X], "b:cols", "permute"),
+    "pad": (lambda x: mx.pad(x, b, 3, 5), [X], "b:cols", "permute"),
+    "concat": (lambda x: mx.concat([x, x * 2], b), [X], "b:cols", "permute"),
+    "stack": (lambda x: mx.stack([x, x * 2], "parts"), [X], "b:cols", ""),
+    "unstack": (lambda x: mx.unstack(x, a)[3] * 2, [X], "a:cols", "all-gather"),
+    "shift": (lambda x: mx.shift(x, b, 2), [X], "b:cols", "permute"),
+    "shift around": (lambda x: mx.shift(x, b, 2, wrap=True), [X], "b:cols", "permute"),
+    "flip": (lambda x: mx.flip(x, b), [X], "b:cols", "permute"),
+    "windows": (lambda x: mx.windows(x, b, mx.Dim("w", 3), before=1, after=1), [X], "b:cols", "permute"),
+    "gather": (squared(lambda t, i: mx.gather(t, i, vocab)), [TABLE, IDS], "vocab:cols", "all-reduce"),
+    "gather, an axis shared": (
+        squared(lambda t, i: mx.gather(t, i, vocab)), [TABLE, IDS], "vocab:cols a:cols", "all-gather reduce-scatter",
+    ),
+    "scatter": (
+        squared(lambda t, i, x: mx.scatter_add(t, i, x, vocab)), [TABLE, IDS, described(a, c)], "a:cols", "all-reduce",
+    ),
+    "scatter, an axis shared": (
+        squared(lambda t, i, x: mx.scatter_add(t, i, x, vocab)), [TABLE, IDS, described(a, c)], "a:cols vocab:cols",
+        "all-gather",
+    ),
+    "sort": (lambda x: mx.sort(x, b), [X], "b:cols", "all-gather"),
+    "argsort": (lambda x: mx.argsort(x, b), [X], "b:cols", "all-gather"),
+    "cumsum": (lambda x: mx.cumsum(x, b), [X], "b:cols", "all-gather"),
+    "one-hot": (lambda i: mx.one_hot(i, vocab), [IDS], "a:rows vocab:cols", ""),
+    "random": (lambda x: x + mx.random.normal(jax.random.key(0), (a, b)), [X], "a:rows b:cols", ""),
+    "a loop along a split dim": (
+        lambda x: mx.scan(lambda s, y: (mx.tanh(s + y), s), mx.zeros(a), x, over=b)[0], [X], "b:cols", "all-gather",
+    ),
+}  # fmt: skip
+
+
+def priced(fn, args, rules):
+    graph, layout = Graph(fn, args), mx.Layout(rules)
+    bit = {axis: 1 << i for i, axis in enumerate(AXES)}
+    masks = {name: np.array([sum(bit[x] for x in dict(layout.rules).get(name, ()))]) for name in graph.sizes}
+    return Prices(graph, AXES, KNOWN["cpu"], masks)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_is_charged(row):
+    fn, args, rules, kinds = ROWS[row]
+    prices = priced(fn, args, rules)
+    report = mx.spmd(fn, mx.Mesh("rows:2 cols:4", abstract=True), rules).explain(*args)
+    sent = {kind: sum(x.wire_bytes * x.count for x in report.collectives if x.kind == kind) for kind in KINDS}
+    assert {kind for kind in KINDS if sent[kind]} == set(kinds.split())
+    assert {kind: int(prices.wire_by_kind[kind][0]) for kind in KINDS} == sent
