@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-_OTHERS = sys.stdlib_module_names | {"jax", "equinox"}
+_OTHERS = sys.stdlib_module_names | {"meshax", "jax", "equinox"}
 # The modules below models: for who asks which line of a program costs what, a model's lines are as good as a user's.
 LIBRARY = tuple(
     f"meshax.{name}"
@@ -35,38 +35,15 @@ class MeshaxError(ValueError):
 
     def _point_at_user(self) -> None:
         """Notes the user's own line: between it and the error may lie dozens of frames of tracing."""
-        file, line, _ = user_line()
-        if file:
-            self._note(file, line)
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OTHERS:
+            frame = frame.f_back
+        if frame is not None:
+            self._note(frame.f_code.co_filename, frame.f_lineno)
 
     def _note(self, file: str, line: int) -> None:
         code = linecache.getline(file, line).strip()
         self.add_note(f"  line: {os.path.basename(file)}:{line}" + (f": {code}" if code else ""))
-
-
-def user_line(ours: tuple[str, ...] = ("meshax",)) -> tuple[str, int, str]:
-    """Returns the file and number of the user's line that is running, and the function of ours that it calls.
-
-    Args:
-        ours: the modules that are not the user's, with all that is in them.
-    """
-    frame, called = sys._getframe(1), ""
-    while frame is not None and (
-        _is_in(module := frame.f_globals.get("__name__", ""), ours) or module.partition(".")[0] in _OTHERS
-    ):
-        called = called_name(frame.f_code.co_qualname) if module.startswith("meshax") else called
-        frame = frame.f_back  # type: ignore[assignment]
-    return (frame.f_code.co_filename, frame.f_lineno, called) if frame is not None else ("", 0, called)
-
-
-def called_name(qualified: str) -> str:
-    """Returns what a user calls a function: its name, or that of the class whose instance is called."""
-    *outer, name = qualified.split(".")
-    return outer[-1] if name == "__call__" and outer else name
-
-
-def _is_in(module: str, packages: tuple[str, ...]) -> bool:
-    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 class DimError(MeshaxError):

@@ -18,7 +18,7 @@ from .compat import inner_programs, scan_counts
 from .dims import Dim, show
 from .errors import SliceError
 from .slice_rules import ALWAYS, EACH_ALONE, ELEMENTWISE, RULES, WATCHING, Combined, State, alike, drop, joined
-from .sources import LIBRARIES, source_of
+from .sources import is_of_library, source_of
 
 _Literal = jax.extend.core.Literal
 # What to use instead.
@@ -148,15 +148,11 @@ def _merged(a: State | None, b: State | None) -> State | None:
 
 
 def _library_call(eqn: Any, call: Any) -> Any:
-    """Returns the call whose line to name for what is inside of it: the outermost one of a library's function.
-
-    JAX traces its own functions once for all who call them, and they remember the first one's line.
-    """
+    """Returns the call whose line to name for what is inside of it: the outermost one of a library's function."""
     if call is not None:
         return call
     inner = inner_programs(eqn)
-    defined = str(getattr(getattr(inner[0], "debug_info", None), "func_src_info", "")) if inner else ""
-    return eqn if any(path in defined for path in LIBRARIES) else None
+    return eqn if inner and is_of_library(inner[0]) else None
 
 
 def _error(eqn: Any, found: Combined, call: Any) -> SliceError:

@@ -1,30 +1,36 @@
-"""Which line of the user's an operation of a trace comes from."""
+"""Operations know their names: which of them, called by which line of the user's, emitted what is in a trace.
 
+An operation that a line of the user's calls enters a scope, and JAX writes the scope to everything that is emitted
+inside, through derivatives too. What one operation does for another stays in the other's scope.
+"""
+
+import functools
 import importlib.util
 import os
+import re
+import sys
 import sysconfig
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from .errors import LIBRARY, called_name
+import jax
+
+from .errors import LIBRARY
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FILES = [os.path.join(_ROOT, *module.split(".")) for module in LIBRARY]
-OURS = tuple(path + os.sep if os.path.isdir(path) else f"{path}.py" for path in _FILES)
-LIBRARIES = tuple(
+_OURS = tuple(path + os.sep if os.path.isdir(path) else f"{path}.py" for path in _FILES)
+_LIBRARIES = tuple(
     os.path.dirname(spec.origin) + os.sep
     for spec in map(importlib.util.find_spec, ("jax", "equinox", "optax"))
     if spec is not None and spec.origin
 )
 _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _BOUNDARY = "run_locally"  # what calls the user's function: lines further out only start the program
-
-# Functions of ours that run under a name no user has seen.
-PUBLIC = {
-    "value_and_gradient": "value_and_grad", "gradient": "grad", "lifted": "lift", "tree_flatten": "",
-    "tree_flatten_with_keys": "", "tree_unflatten": "", "run_locally": "", "array": "", "apply": "optimizer",
-    "init": "optimizer", "gather_and_call": "local",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,26 +40,99 @@ class Source:
     file: str = ""
     number: int = 0
     op: str = ""
+    told_apart: str = ""  # what the file is called where another one has its name
+
+    @property
+    def name(self) -> str:
+        """What the file is called."""
+        return self.told_apart or os.path.basename(self.file)
 
     @property
     def line(self) -> str:
         """The line, as `file.py:14`."""
-        return f"{os.path.basename(self.file)}:{self.number}" if self.file else ""
+        return f"{self.name}:{self.number}" if self.file else ""
 
 
-def source_of(traceback: Any) -> Source | None:
-    """Returns the user's line that caused an operation, given its traceback, if there is one."""
-    operation = ""
+def operation(fn: Callable[P, R], name: str = "") -> Callable[P, R]:
+    """Makes an operation of a function of ours: what it emits bears its name, and the line of the user's that calls it.
+
+    Args:
+        fn: the function, or method.
+        name: what users call it; by default its own name, or that of the class whose instances are called.
+    """
+    called = name or fn.__qualname__.removesuffix(".__call__")
+
+    @functools.wraps(fn)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        frame: Any = sys._getframe(1)
+        while frame is not None and (place := place_of(frame.f_code.co_filename)) != "user":
+            if place == "ours":
+                return fn(*args, **kwargs)
+            frame = frame.f_back
+        if frame is None:
+            return fn(*args, **kwargs)
+        with jax.named_scope(_label(frame.f_code.co_filename, frame.f_lineno, called)):
+            return fn(*args, **kwargs)
+
+    return run
+
+
+def name_operations(namespace: MutableMapping[str, Any], names: Iterable[str]) -> None:
+    """Makes operations of those functions of a module, or package, that users call."""
+    namespace.update({name: operation(namespace[name], name) for name in names})
+
+
+@functools.cache
+def place_of(file: str) -> str:
+    """Returns whose a file is: "ours", the "user"'s (or a model's), or of a "library" between the two."""
+    if file.startswith(_OURS):
+        return "ours"
+    is_standard = file.startswith("<frozen") or (file.startswith(_STANDARD) and "site-packages" not in file)
+    return "library" if is_standard or file.startswith(_LIBRARIES) else "user"
+
+
+LABELS: dict[str, Source] = {}  # the name of a scope, and what it stands for
+
+
+@functools.cache
+def _label(file: str, number: int, op: str) -> str:
+    label = re.sub(r"[/()]", "_", f"{op} at {os.path.basename(file)}:{number}")
+    while label in LABELS:  # the same line of another file of this name
+        label += "'"
+    LABELS[label] = Source(file, number, op)
+    return label
+
+
+def operations_in(scope: str) -> Iterator[Source]:
+    """Iterates over the operations that a scope is in, the innermost first."""
+    return (LABELS[part] for part in reversed(re.split(r"[/()]", scope)) if part in LABELS)
+
+
+def source_of(traceback: Any, scope: str = "") -> Source | None:
+    """Returns the user's line that caused something in a trace, if there is one, and the operation which it calls.
+
+    Args:
+        traceback: that of an operation of JAX's.
+        scope: where it stands; what the user's line asks of JAX itself is no operation of ours, whatever is around it.
+    """
+    is_ours = False
     for frame in traceback.frames if traceback is not None else ():
-        if frame.file_name.startswith(OURS):
+        place = place_of(frame.file_name)
+        if place == "user":
+            line = Source(frame.file_name, frame.line_num)
+            called = operations_in(scope) if is_ours else ()
+            return next((s for s in called if (s.file, s.number) == (line.file, line.number)), line)
+        if place == "ours":
             if frame.function_name.endswith(_BOUNDARY):
                 return None
-            name = called_name(frame.function_name)
-            operation = name if not name.startswith(("_", "<")) else operation
-        elif not frame.file_name.startswith(LIBRARIES) and not _is_standard(frame.file_name):
-            return Source(frame.file_name, frame.line_num, PUBLIC.get(operation, operation))
+            is_ours = True
     return None
 
 
-def _is_standard(file: str) -> bool:
-    return file.startswith("<frozen") or (file.startswith(_STANDARD) and "site-packages" not in file)
+def is_of_library(jaxpr: Any) -> bool:
+    """Whether a function that was traced is a library's.
+
+    JAX traces its own functions once for all who call them, and they remember the first one's line.
+    """
+    defined = str(getattr(getattr(jaxpr, "debug_info", None), "func_src_info", ""))
+    return any(path in defined for path in _LIBRARIES)

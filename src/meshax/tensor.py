@@ -18,6 +18,7 @@ from .compat import Array, is_traced, is_within_custom_vjp, named, varying_axes
 from .dims import Dim, DimLike, Dims, DimsLike, as_list, find, show, sizes, unique
 from .errors import LayoutError, MeshaxError, ShapeError
 from .layout import Placement, Setting, canonical, current
+from .sources import operation
 from .transfer import crop, move
 
 _ARRAYS = (jax.Array, np.ndarray)
@@ -230,6 +231,7 @@ def is_tensor(x: Any) -> bool:
     return isinstance(x, Tensor) and hasattr(x._array, "shape")
 
 
+@operation
 def tensor(array_like: Any, dims: DimsLike) -> Tensor:
     """Names the dims of an array.
 
@@ -289,6 +291,7 @@ def check_tensor(x: Any, op: str) -> Tensor:
     )
 
 
+@operation
 def param(x: Tensor) -> Tensor:
     """Marks a tensor as a stored parameter: a layout's `params` rules apply to it.
 

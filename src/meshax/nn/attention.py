@@ -13,6 +13,7 @@ import jax
 from ..dims import Dim, Dims
 from ..errors import ArgumentError
 from ..ops import arange
+from ..sources import operation
 from ..tensor import Tensor
 from .attention_kernels import Visibility, attend
 from .dropout import Dropout
@@ -40,6 +41,7 @@ class Attention(eqx.Module):
     rotates: bool = eqx.field(static=True)
 
     @classmethod
+    @operation
     def init(
         cls,
         key: Any,
@@ -84,6 +86,7 @@ class Attention(eqx.Module):
             rotary,
         )
 
+    @operation
     def __call__(
         self,
         x: Tensor,

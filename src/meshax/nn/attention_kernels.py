@@ -21,6 +21,7 @@ from ..ops import arange, broadcast, einsum, exp, full, maximum, reshape, scan, 
 from ..ops import local as local_
 from ..ops import max as max_
 from ..ops import sum as sum_
+from ..sources import operation
 from ..tensor import Tensor
 from .dropout import Dropout
 
@@ -53,6 +54,7 @@ class Visibility:
         return parts[0] if parts else None
 
 
+@operation
 def attend(
     q: Tensor,
     k: Tensor,

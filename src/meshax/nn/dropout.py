@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 
 from ..ops.randomness import dropout
+from ..sources import operation
 from ..tensor import Tensor
 
 
@@ -16,6 +17,7 @@ class Dropout(eqx.Module):
 
     rate: float = eqx.field(static=True, default=0.0)
 
+    @operation
     def __call__(self, x: Tensor, key: Any = None) -> Tensor:
         """Drops."""
         return x if key is None or self.rate == 0 else dropout(key, x, self.rate)

@@ -8,6 +8,7 @@ import jax
 from ..dims import Dims
 from ..errors import ArgumentError, did_you_mean
 from ..ops import gelu, relu, sigmoid, silu
+from ..sources import operation
 from ..tensor import Tensor
 from .dropout import Dropout
 from .linear import Linear
@@ -28,6 +29,7 @@ class FeedForward(eqx.Module):
     activation: str = eqx.field(static=True)
 
     @classmethod
+    @operation
     def init(
         cls,
         key: Any,
@@ -48,6 +50,7 @@ class FeedForward(eqx.Module):
             Dropout(dropout), activation,
         )  # fmt: skip
 
+    @operation
     def __call__(self, x: Tensor, key: Any = None) -> Tensor:
         """Applies the layer."""
         inner = ACTIVATIONS[self.activation](self.into(x))

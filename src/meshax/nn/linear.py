@@ -9,11 +9,13 @@ import jax.numpy as jnp
 from ..dims import Dim, Dims
 from ..ops import einsum, gather
 from ..ops.randomness import truncated_normal
+from ..sources import operation
 from ..tensor import Tensor, param
 
 _TRUNCATED = 0.87962566  # the standard deviation of a normal number cut at two
 
 
+@operation
 def normal_parameter(key: Any, dims: Dims, deviation: float) -> Tensor:
     """Returns a parameter of normal numbers, none further than two deviations from zero; the same in every layout."""
     return param(truncated_normal(key, dims, -2.0, 2.0) * (deviation / _TRUNCATED))
@@ -30,12 +32,14 @@ class Linear(eqx.Module):
     after: tuple[str, ...] = eqx.field(static=True)
 
     @classmethod
+    @operation
     def init(cls, key: Any, before: Dims, after: Dims, stack: Dims = (), scale: float = 1.0) -> "Linear":
         """Makes a map whose results vary as much as what it is given, times `scale`."""
         deviation = scale / math.sqrt(math.prod(d.size for d in before))
         weight = normal_parameter(key, (*stack, *before, *after), deviation)
         return cls(weight, tuple(d.name for d in before), tuple(d.name for d in after))
 
+    @operation
     def __call__(self, x: Tensor) -> Tensor:
         """Applies the map."""
         return einsum(x, self.weight.astype(x.dtype), over=self.before)
@@ -51,10 +55,12 @@ class Embedding(eqx.Module):
     over: str = eqx.field(static=True)
 
     @classmethod
+    @operation
     def init(cls, key: Any, over: Dim, to: Dims, scale: float = 1.0) -> "Embedding":
         """Makes an embedding with vectors of numbers of deviation `scale`."""
         return cls(normal_parameter(key, (over, *to), scale), over.name)
 
+    @operation
     def __call__(self, numbers: Tensor, dtype: Any = jnp.float32) -> Tensor:
         """Looks the numbers up."""
         return gather(self.weight.astype(dtype), numbers, self.over)

@@ -7,11 +7,13 @@ import jax.numpy as jnp
 from ..dims import DimLike
 from ..ops import softmax_cross_entropy
 from ..ops import sum as sum_
+from ..sources import operation
 from ..tensor import Tensor
 
 _LARGEST = 709.0  # e to the power of more is no float
 
 
+@operation
 def cross_entropy(
     logits: Tensor,
     targets: Tensor,

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from ..dims import Dims
 from ..ops import mean, ones, rsqrt, zeros
+from ..sources import operation
 from ..tensor import Tensor, param
 
 
@@ -19,10 +20,12 @@ class RMSNorm(eqx.Module):
     epsilon: float = eqx.field(static=True)
 
     @classmethod
+    @operation
     def init(cls, over: Dims, stack: Dims = (), epsilon: float = 1e-6) -> "RMSNorm":
         """Makes one that scales by one."""
         return cls(param(ones((*stack, *over))), tuple(d.name for d in over), epsilon)
 
+    @operation
     def __call__(self, x: Tensor) -> Tensor:
         """Normalises."""
         wide = x.astype(jnp.float32)
@@ -41,11 +44,13 @@ class LayerNorm(eqx.Module):
     epsilon: float = eqx.field(static=True)
 
     @classmethod
+    @operation
     def init(cls, over: Dims, stack: Dims = (), epsilon: float = 1e-6) -> "LayerNorm":
         """Makes one that scales by one and shifts by zero."""
         dims = (*stack, *over)
         return cls(param(ones(dims)), param(zeros(dims)), tuple(d.name for d in over), epsilon)
 
+    @operation
     def __call__(self, x: Tensor) -> Tensor:
         """Normalises."""
         wide = x.astype(jnp.float32)

@@ -11,6 +11,7 @@ from ..errors import ArgumentError
 from ..ops import arange, concat, cos, exp, gather, maximum, minimum, sin, where
 from ..ops import log as log_
 from ..ops import slice as slice_
+from ..sources import operation
 from ..tensor import Tensor
 from .linear import normal_parameter
 
@@ -30,6 +31,7 @@ def _angles(positions: Tensor, dim: Dim) -> Tensor:
     return positions.astype(jnp.float32) * frequencies
 
 
+@operation
 def sinusoidal(positions: Tensor, dim: Dim) -> Tensor:
     """Returns sines and cosines of positions along a dim of even size, as in the first Transformer.
 
@@ -39,6 +41,7 @@ def sinusoidal(positions: Tensor, dim: Dim) -> Tensor:
     return concat([sin(angles), cos(angles)], dim.name)
 
 
+@operation
 def rotary(x: Tensor, positions: Tensor, dim: str) -> Tensor:
     """Turns pairs of elements of a dim by angles that grow with the position.
 
@@ -62,6 +65,7 @@ class RelativeBias(eqx.Module):
     both_ways: bool = eqx.field(static=True)
 
     @classmethod
+    @operation
     def init(
         cls,
         key: Any,
@@ -75,6 +79,7 @@ class RelativeBias(eqx.Module):
         weight = normal_parameter(key, (*stack, Dim("distances", buckets), *heads), 0.02)
         return cls(weight, farthest, both_ways)
 
+    @operation
     def __call__(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Returns what to add to the scores, from the positions of queries and keys."""
         buckets = self.weight.dim("distances").size // (2 if self.both_ways else 1)

@@ -19,6 +19,7 @@ from ..compat import Array, varying_axes
 from ..dims import Dim, DimLike, Dims, find, show, union, unique
 from ..errors import ArgumentError, ShapeError
 from ..layout import Setting, canonical, current
+from ..sources import operation
 from ..tensor import Tensor, is_tensor, local, settled_array
 from ..transfer import crop, move
 from .operands import deferring, once_outside, recomputing
@@ -278,7 +279,7 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
             once_outside(action, value)
         return outs[0].rebuild(arrays)
 
-    return recomputed
+    return operation(recomputed, "remat")
 
 
 def _keep_collectives(primitive: Any, *_: Any, **params: Any) -> bool:

@@ -23,6 +23,7 @@ from ..errors import DtypeError, ShapeError
 from ..layout import Placement, canonical, current
 from ..slice_rules import SAME
 from ..slices import check_elementwise
+from ..sources import operation
 from ..tensor import Tensor, check_same_everywhere, check_tensor, parts_of, placement_of
 from ..transfer import fill_padding
 from .foreign import call_on_slices
@@ -56,10 +57,8 @@ def lift(fn: Callable[..., Any], *, name: str | None = None) -> Callable[..., Te
         return apply(functools.partial(fn, **options) if options else fn, operands, called, ours=is_ours)
 
     lifted.__name__ = lifted.__qualname__ = called
-    if called.isidentifier():  # tracebacks and reports know a function by the name in its code
-        lifted.__code__ = lifted.__code__.replace(co_name=called, co_qualname=called)
     lifted.__doc__ = f"Applies `{called}` elementwise, by name.\n\nCommunication: none; a pending sum is reduced first."
-    return lifted
+    return operation(lifted, called if called.isidentifier() else "lift")
 
 
 def apply(
@@ -200,7 +199,7 @@ def _binary(fn: Callable[..., Any], name: str, pending: str = "") -> Callable[..
     def operator(a: Operand, b: Operand) -> Tensor:
         return apply(fn, (a, b), name, pending)
 
-    return operator
+    return operation(operator, "operator")
 
 
 def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
@@ -273,17 +272,17 @@ def _attach_operators() -> None:
         setattr(Tensor, f"__r{name}__", _swapped(_binary(fn, called, reversed_pending)))
     for name in _COMPARISONS:
         setattr(Tensor, f"__{name}__", _binary(getattr(operator, name), f"operator {_SYMBOLS[name]}"))
-    Tensor.__neg__ = negative  # type: ignore
-    Tensor.__abs__ = lambda self: apply(operator.abs, (self,), "abs")  # type: ignore
-    Tensor.__invert__ = lambda self: apply(operator.invert, (self,), "invert")  # type: ignore
-    Tensor.astype = astype  # type: ignore
+    Tensor.__neg__ = operation(negative)  # type: ignore
+    Tensor.__abs__ = operation(lambda self: apply(operator.abs, (self,), "abs"), "abs")  # type: ignore
+    Tensor.__invert__ = operation(lambda self: apply(operator.invert, (self,), "invert"), "invert")  # type: ignore
+    Tensor.astype = operation(astype)  # type: ignore
 
 
 def _swapped(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def operator(self: Tensor, other: Operand) -> Tensor:
         return fn(other, self)
 
-    return operator
+    return operation(operator, "operator")
 
 
 _attach_operators()

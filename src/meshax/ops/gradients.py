@@ -22,6 +22,7 @@ from ..compat import Array, inner_programs, varying_axes
 from ..dims import Dim, DimLike, Dims, show, unique
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..layout import canonical, current
+from ..sources import operation
 from ..tensor import Tensor, check_same_everywhere, check_tensor, copies_of, is_tensor, settled_array
 from .operands import copying, integers
 from .resharding import placed, reshape
@@ -146,7 +147,7 @@ def value_and_grad(
         value = Tensor(value, ())
         return ((value, jax.tree.unflatten(structure[0], aux)), grads) if has_aux else (value, grads)
 
-    return value_and_gradient
+    return operation(value_and_gradient, "value_and_grad")
 
 
 def grad(
@@ -166,7 +167,7 @@ def grad(
         value, grads = both(*args)
         return (grads, value[1]) if has_aux else grads
 
-    return gradient
+    return operation(gradient, "grad")
 
 
 def _positions(argnums: tuple[int, ...], count: int) -> tuple[int, ...]:

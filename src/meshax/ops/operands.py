@@ -6,7 +6,6 @@ copies), the replicated ones become copies; what is still to be gathered arrives
 
 import contextlib
 import operator
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ import jax.numpy as jnp
 from .. import collectives
 from ..compat import Array, is_traced, trace_of, varying_axes
 from ..dims import Dims, show
-from ..errors import LIBRARY, ArgumentError, user_line
+from ..errors import ArgumentError
 from ..layout import Placement, Setting, canonical, current
 from ..tensor import Tensor, fetch, local
 from ..transfer import crop, fill_padding, uneven
@@ -74,10 +73,7 @@ def compute(
             ]
         return fn(*gathered)
 
-    with jax.named_scope(_label(*user_line(LIBRARY))):
-        if _recomputes.value:
-            return gather_and_call(*arrays)
-        return jax.checkpoint(gather_and_call)(*arrays)
+    return (gather_and_call if _recomputes.value else jax.checkpoint(gather_and_call))(*arrays)
 
 
 _copied = jax.make_user_context(frozenset())
@@ -125,16 +121,6 @@ def once_outside(action: Callable[[Any], None], values: Any) -> None:
         here[1].append((action, values))
     else:
         action(values)
-
-
-# Inside a checkpoint JAX forgets which line called it, so a scope says it. The scope's name, and what it stands for:
-LABELS: dict[str, tuple[str, int, str]] = {}
-
-
-def _label(file: str, number: int, op: str) -> str:
-    label = f"at {os.path.basename(file)}:{number}"
-    LABELS[label] = (file, number, op)
-    return label
 
 
 def _is_stored_otherwise(x: Tensor, setting: Setting, role: str | None) -> bool:

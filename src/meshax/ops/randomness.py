@@ -19,6 +19,7 @@ from ..compat import Array
 from ..dims import Dim, DimLike, Dims, DimsLike, find, show, sizes
 from ..errors import ArgumentError, DtypeError
 from ..layout import Setting, canonical, current
+from ..sources import name_operations
 from ..tensor import Tensor, check_tensor
 from .creation import one_sized_dim, places_fit, sized_dims
 from .elementwise import where
@@ -231,3 +232,6 @@ def _product(number: Array, stride: int) -> tuple[Array, Array]:
     other = high * first + (middle & 0xFFFF)
     top = high * second + (middle >> half) + (other >> half) + number * jnp.uint32((stride >> 32) & 0xFFFFFFFF)
     return top, (other << half) | (bottom & 0xFFFF)
+
+
+name_operations(globals(), __all__)

@@ -14,6 +14,7 @@ from ..compat import Array
 from ..dims import Dim, DimLike, Dims, DimsLike, as_list, find, select, show, sizes, unique
 from ..errors import ShapeError
 from ..layout import Axes, Placement, Setting, canonical, current
+from ..sources import operation
 from ..tensor import Tensor, check_tensor, fetch, local
 from ..transfer import crop, move
 from .creation import sized_dims
@@ -223,4 +224,4 @@ def _rename_method(self: Tensor, **names: DimLike) -> Tensor:
     return rename(self, names)
 
 
-Tensor.rename = _rename_method  # type: ignore[method-assign]
+Tensor.rename = operation(_rename_method, "rename")  # type: ignore[method-assign]

@@ -15,11 +15,13 @@ import jax.numpy as jnp
 from ..errors import ArgumentError
 from ..ops.elementwise import sqrt, square, where
 from ..ops.reduction import sum as sum_
+from ..sources import operation
 from ..tensor import Tensor, check_tensor, is_tensor, settle, with_role
 from .contract import ROLE, Optimizer, Tree, flatten, stored
 from .sums import reduce_together
 
 
+@operation
 def global_norm(tree: Any) -> Tensor:
     """Returns the root of the sum of squares of all elements of all tensors, in float32.
 
@@ -30,6 +32,7 @@ def global_norm(tree: Any) -> Tensor:
     return sqrt(functools.reduce(operator.add, squares, Tensor(jnp.zeros(()), ())))
 
 
+@operation
 def clip_by_global_norm(grads: Tree, limit: float) -> tuple[Tree, Tensor]:
     """Scales gradients down, all by one factor, to a global norm of at most `limit`; returns them and their norm.
 

@@ -7,12 +7,14 @@ it gets gradients, state and parameters alike.
 """
 
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import jax
 
 from ..dims import show
 from ..errors import ShapeError
+from ..sources import operation
 from ..tensor import Tensor, is_tensor, with_role
 
 ROLE = "optimizer"
@@ -26,6 +28,7 @@ class Optimizer(ABC, Generic[State]):
     One of your own gives `first_state` and `update`; what they compute with our operations is exact under every layout.
     """
 
+    @partial(operation, name="optimizer")
     def init(self, params: Any) -> State:
         """Returns the first state, its tensors stored in the role "optimizer".
 
@@ -33,6 +36,7 @@ class Optimizer(ABC, Generic[State]):
         """
         return self.first_state(stored(params))
 
+    @partial(operation, name="optimizer")
     def apply(self, grads: Any, state: State, params: Tree) -> tuple[Tree, State]:
         """Returns the next parameters and the next state.
 

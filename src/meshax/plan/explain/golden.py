@@ -6,7 +6,6 @@ A record names its line by the file and the text of the code, not by its number:
 import json
 import linecache
 import math
-import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -87,7 +86,7 @@ def _record(c: Collective) -> Record:
 
 def _code(source: Source) -> str:
     text = linecache.getline(source.file, source.number).strip() if source.file else ""
-    return ": ".join(part for part in (os.path.basename(source.file), text) if part)
+    return ": ".join(part for part in (source.name, text) if part)
 
 
 def _key(r: Record) -> _Key:

@@ -275,9 +275,9 @@ class Report:
         return {"name": t.name, "kind": t.kind, "role": t.role, "dtype": t.dtype, "dims": dims, "bytes": t.bytes}
 
     def _sources(self) -> dict[str, Any]:
-        files = dict.fromkeys(k.step.source.file for k in self.kernels.all() if k.step.source.file)
-        texts = {file: [line.rstrip("\n") for line in linecache.getlines(file)] for file in files}
-        return {Path(file).name: {"first": 1, "lines": lines} for file, lines in texts.items() if lines}
+        files = {k.step.source.name: k.step.source.file for k in self.kernels.all() if k.step.source.file}
+        texts = {name: [line.rstrip("\n") for line in linecache.getlines(file)] for name, file in files.items()}
+        return {name: {"first": 1, "lines": lines} for name, lines in texts.items() if lines}
 
 
 def explain(program: Program, *args: Any) -> Report:

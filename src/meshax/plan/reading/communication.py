@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .broadcasting import Number, rounded, where
-from .walk import Block, Source, Step
+from .walk import Block, Source, Step, without_operations
 
 JOINED = 30 * 2**20  # bytes: XLA joins all-reduces up to this size
 
@@ -101,7 +101,7 @@ def _records(step: Step, axis_sizes: Mapping[str, int]) -> Iterator[Collective]:
             phase=_phase(step, kind),
             line=step.source.line,
             op=step.source.op or _op(step),
-            scope=step.scope,
+            scope=without_operations(step.scope),
             source=step.source,
         )
 

@@ -8,9 +8,10 @@ runs, and where it comes from. All values are one processor's.
 import contextlib
 import functools
 import math
+import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,8 +22,7 @@ from ...border import MARKS
 from ...compat import inner_programs, live_jaxpr, scan_counts
 from ...errors import MeshaxError
 from ...ops.gradients import GRADIENT
-from ...ops.operands import LABELS
-from ...sources import OURS, PUBLIC, Source, source_of
+from ...sources import LABELS, Source, is_of_library, operations_in, place_of, source_of
 from .broadcasting import Number
 from .primitives import CONTROL, Traits, traits_of
 
@@ -67,6 +67,7 @@ class Step:
     program: Source  # where the function of the program is defined
     blocks: "list[Block]" = field(default_factory=list)
     phase: str = "forward"
+    file_names: Mapping[str, str] = field(default_factory=dict)  # of the files of which several have one name
 
     @property
     def traits(self) -> Traits:
@@ -76,12 +77,16 @@ class Step:
     @cached_property
     def source(self) -> Source:
         """The user's line that caused it, and the operation of ours which that line calls."""
-        near = self._own_source or _neighbours_source(self)
-        return near or (self.around.source if self.around else self.program)
+        source = self._own_source or _neighbours_source(self) or (self.around.source if self.around else self.program)
+        name = self.file_names.get(source.file)
+        return source if name is None else replace(source, told_apart=name)
 
     @cached_property
     def _own_source(self) -> Source | None:
-        return next(filter(None, (_labelled(self.scope), *map(source_of, self.tracebacks))), None)
+        inside = self.scope[len(self.around.scope) if self.around else 0 :]
+        sources = (source_of(traceback, self.scope) for traceback in self.tracebacks)
+        # inside a checkpoint of ours JAX forgets who called it, but not the scope
+        return next(filter(None, sources), None) or next(operations_in(inside), None)
 
 
 @dataclass(eq=False)
@@ -109,8 +114,11 @@ def read(closed: Any, fn: Any = None) -> Block:
     outer = live_jaxpr(closed)
     if not outer.eqns:  # the function returns nothing: all of it is dead code
         return Block([Value(None) for _ in outer.invars], [], [])
-    block = _whole_program(outer, _Reader(_definition(fn)))
+    reader = _Reader(_definition(fn))
+    block = _whole_program(outer, reader)
     _mark_phases(block)
+    scopes = {step.scope for step in block.all_steps()}
+    reader.file_names.update(told_apart(source.file for scope in scopes for source in operations_in(scope)))
     return block
 
 
@@ -135,6 +143,7 @@ class _Reader:
 
     def __init__(self, program: Source):
         self.program = program
+        self.file_names: dict[str, str] = {}  # filled when all is read
 
     def block(self, jaxpr: Any, times: int, scope: str, around: Step | None) -> Block:
         inputs = [Value(v.aval) for v in jaxpr.invars]
@@ -153,6 +162,7 @@ class _Reader:
     ) -> list[Value]:
         values: dict[Any, Value] = dict(zip(jaxpr.invars, inputs, strict=True))
         values.update((v, Value(v.aval, is_constant=True)) for v in jaxpr.constvars)
+        is_shared = bool(outer) and is_of_library(jaxpr)  # by all who call it: its lines are those of the first
 
         def value_of(v: Any) -> Value:
             return Value(v.aval, is_constant=True) if hasattr(v, "val") else values[v]
@@ -160,7 +170,7 @@ class _Reader:
         for eqn in jaxpr.eqns:
             operands = [value_of(v) for v in eqn.invars]
             inside = "/".join(part for part in (scope, str(eqn.source_info.name_stack)) if part)
-            tracebacks = (eqn.source_info.traceback, *outer)
+            tracebacks = outer if is_shared else (eqn.source_info.traceback, *outer)
             inner = inner_programs(eqn)
             if eqn.primitive.name in MARKS:
                 results = operands
@@ -170,6 +180,7 @@ class _Reader:
                 results = [Value(v.aval) for v in eqn.outvars]
                 name, params = eqn.primitive.name, _params(eqn)
                 step = Step(name, params, operands, results, inside, tracebacks, times, around, self.program)
+                step.file_names = self.file_names
                 into.append(step)
                 for value in operands:
                     value.consumers.append(step)
@@ -186,9 +197,28 @@ def _definition(fn: Any) -> Source:
     while isinstance(fn, functools.partial):
         fn = fn.func
     code = getattr(fn, "__code__", None)
-    if code is None or code.co_filename.startswith(OURS):
+    if code is None or place_of(code.co_filename) == "ours":
         return Source()
     return Source(code.co_filename, code.co_firstlineno, "return")
+
+
+def without_operations(scope: str) -> str:
+    """Returns a scope as the user has named it."""
+    parts = re.split(r"([/()])", scope)
+    return re.sub(r"/+(?=[/)])|/$|^/", "", "".join(part for part in parts if part not in LABELS))
+
+
+def told_apart(files: Iterable[str]) -> dict[str, str]:
+    """Returns what those files are called of which several have one name: as much of each path as it takes."""
+    alike: dict[str, set[str]] = {}
+    for file in files:
+        alike.setdefault(os.path.basename(file), set()).add(file)
+    names: dict[str, str] = {}
+    for same in (sorted(group) for group in alike.values() if len(group) > 1):
+        parts = [file.split(os.sep) for file in same]
+        count = next(n for n in range(2, 1 + max(map(len, parts))) if len({tuple(p[-n:]) for p in parts}) == len(same))
+        names.update((file, "/".join(p[-count:])) for file, p in zip(same, parts, strict=True))
+    return names
 
 
 def _params(eqn: Any) -> dict[str, Any]:
@@ -201,14 +231,6 @@ def _params(eqn: Any) -> dict[str, Any]:
 
 def _is_call(eqn: Any, inner: Any) -> bool:
     return len(inner.invars) == len(eqn.invars) and len(inner.outvars) == len(eqn.outvars)
-
-
-def _labelled(scope: str) -> Source | None:
-    label = next((part for part in reversed(re.split(r"[/()]", scope)) if part in LABELS), None)
-    if label is None:
-        return None
-    file, number, op = LABELS[label]
-    return Source(file, number, PUBLIC.get(op, op))
 
 
 def _neighbours_source(step: Step, reach: int = 12) -> Source | None:
