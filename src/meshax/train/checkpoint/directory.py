@@ -99,15 +99,7 @@ class Checkpoints:
             for left in self.directory.glob(f"*-step-*{TEMPORARY}"):
                 shutil.rmtree(left)
         except Held as held:
-            raise CheckpointError(
-                "another run writes into this checkpoint directory.",
-                values=f"{self.directory}, held by {held}",
-                rule="one run writes into a directory at a time.",
-                fix="call .close() on the other Checkpoints, or open this one with read_only=True."
-                if held.is_me
-                else "stop that run, or give this one a directory of its own; to look only, open it with "
-                "read_only=True.",
-            ) from None
+            raise _held(self.directory, held) from None
         except OSError as error:
             if self._lock is not None:
                 self._lock.release()
@@ -358,6 +350,17 @@ class Checkpoints:
             if whole is None
             else f"step {whole} verifies: take that, or remove those after it, to go on from there.",
         )
+
+
+def _held(directory: Path, held: Held) -> CheckpointError:
+    return CheckpointError(
+        "another run writes into this checkpoint directory.",
+        values=f"{directory}, held by {held}",
+        rule="one run writes into a directory at a time.",
+        fix="call .close() on the other Checkpoints, or open this one with read_only=True."
+        if held.is_me
+        else "stop that run, or give this one a directory of its own; to look only, open it with read_only=True.",
+    )
 
 
 def _of_another_version(chosen: _Saved, other: OtherVersion) -> CheckpointError:
