@@ -79,10 +79,9 @@ test_messages = pinned(
             DataError,
             of_the_future,
             """
-            a folder holds no tokens, or not all of them.
-              values: tokens/manifest.json: format 2
-              rule: a manifest is written when all tokens are.
-              fix: call meshax.data.tokenize(text, vocabulary, folder): it continues where it was interrupted.
+            a folder of tokens was made by another version of meshax.
+              values: tokens/manifest.json: format 2; this version reads format 1
+              fix: make it again: meshax.data.tokenize(text, vocabulary, folder).
             """,
         ),
         "damaged": (

@@ -67,8 +67,7 @@ class TokenFile:
     def _read_manifest(self) -> dict[str, Any]:
         try:
             manifest = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
-            if manifest["format"] != FORMAT:
-                raise ValueError(f"format {manifest['format']}")
+            version = manifest["format"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 "a folder holds no tokens, or not all of them.",
@@ -76,6 +75,12 @@ class TokenFile:
                 rule="a manifest is written when all tokens are.",
                 fix="call meshax.data.tokenize(text, vocabulary, folder): it continues where it was interrupted.",
             ) from None
+        if version != FORMAT:
+            raise DataError(
+                "a folder of tokens was made by another version of meshax.",
+                values=f"{self.folder / MANIFEST}: format {version}; this version reads format {FORMAT}",
+                fix="make it again: meshax.data.tokenize(text, vocabulary, folder).",
+            )
         return manifest
 
     def _map(self, name: str, dtype: np.dtype, length: int) -> np.ndarray:
