@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install
 SOURCES := $(wildcard src tests examples benchmarks docs)
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # These meet XLA as users do. The others ask what a program gives, not how fast, and do without LLVM's optimizations.
-AS_USERS := tests/invariants tests/golden tests/test_compilers.py
+AS_USERS := tests/invariants tests/golden tests/test_compilers.py tests/ops/test_randomness.py
 UNOPTIMIZED := XLA_FLAGS=--xla_backend_optimization_level=0
 comma := ,
 

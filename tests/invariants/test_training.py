@@ -23,7 +23,7 @@ from meshax.layout import Setting
 from meshax.testing import place_with_garbage
 
 # Program n with MESHAX_SEED=s is always the same. MESHAX_PROGRAMS=5000 checks so many, MESHAX_PROGRAM=17 only that one.
-PROGRAMS = int(os.environ.get("MESHAX_PROGRAMS", "2000" if WHOLE else "4"))
+PROGRAMS = int(os.environ.get("MESHAX_PROGRAMS", "2000" if WHOLE else "6"))
 CHUNK = 25
 MESHES = ("x:4", "x:2 y:2", "x:3", "x:2 y:2 z:2")
 b, i, j, v, layers = mx.dims("b:6 i:3 j:5 v:7 layers:2")

@@ -98,7 +98,9 @@ def test_every_layout_gives_the_same(form):
     def fn(layer, x, s):
         return layer(x, segments=s if form == "segments" else None)
 
-    assert layout_invariance(fn, layer, inputs(batch, positions, d_model), segments(), layouts=LAYOUTS, tolerance=5e-5)
+    assert layout_invariance(
+        fn, layer, inputs(batch, positions, d_model), segments(), layouts=LAYOUTS, tolerance=5e-5, seed=1
+    )
 
 
 @pytest.mark.parametrize("form", some([*FORMS, "rotary", "segments"], "grouped", "window", "rotary", "segments"))
