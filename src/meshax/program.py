@@ -17,14 +17,14 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from . import collectives
-from .compat import Array, is_traced, varying_axes
+from .compat import Array, is_traced
 from .dims import Dims, show
 from .errors import ArgumentError, MeshError, ShapeError
-from .layout import Layout, Placement, RulesLike, Setting, ambient, canonical, current, partition_spec
+from .layout import Layout, Placement, RulesLike, Setting, ambient, current, is_inside
 from .mesh import Mesh
 from .ops.gradients import casting, differentiates_copies
 from .slices import check
-from .tensor import DerivativeOfCopies, Tensor, check_same_everywhere, is_tensor, settled_array
+from .tensor import DerivativeOfCopies, Tensor, check_same_everywhere, copies_of, is_tensor, settled_array
 from .transfer import crop, pad_to
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Program(Generic[P, R]):
             )
         leaves, treedef = jax.tree.flatten(args, is_leaf=is_tensor)
         kinds = [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in leaves]
-        specs = [PartitionSpec() if k is None else partition_spec(canonical(setting, *k)) for k in kinds]
+        specs = [PartitionSpec() if k is None else setting.placement(*k).spec for k in kinds]
         out_specs: list[PartitionSpec] = []  # shard_map reads them after it has run the function
         out: list[Any] = []
 
@@ -180,9 +180,7 @@ class Program(Generic[P, R]):
                 made = [a if k is None else Tensor(a, *k) for a, k in zip(arrays, kinds, strict=True)]
                 results, out_tree = jax.tree.flatten(self.fn(*jax.tree.unflatten(treedef, made)), is_leaf=is_tensor)
                 out[:] = [out_tree, [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in results]]
-                out_specs[:] = [
-                    PartitionSpec() if k is None else partition_spec(canonical(setting, *k)) for k in out[1]
-                ]
+                out_specs[:] = [PartitionSpec() if k is None else setting.placement(*k).spec for k in out[1]]
                 return [_result(leaf, setting) for leaf in results]
 
         run = jax.shard_map(run_locally, mesh=self.mesh.jax_mesh, in_specs=tuple(specs), out_specs=out_specs)
@@ -215,9 +213,7 @@ def _result(leaf: Any, setting: Setting) -> Array:
     """Returns what a processor contributes to a result: its slice, the same as others' where it is not split."""
     if is_tensor(leaf):
         array = settled_array(leaf)
-        placement = canonical(setting, leaf.dims, leaf.role)
-        copies = tuple(sorted(varying_axes(array) - {axis for axes in placement for axis in axes}))
-        return collectives.replicate(array, copies)
+        return collectives.replicate(array, tuple(sorted(copies_of(array, setting.placement(leaf.dims, leaf.role)))))
     if not _is_number_or_array(leaf):
         raise ShapeError(
             f"a program returns pytrees of tensors, arrays and numbers, not {type(leaf).__name__}.",
@@ -251,7 +247,7 @@ def put(tree: Any, mesh: Mesh, layout: Layout | RulesLike) -> Any:
 
 
 def _check_outside(what: str, fix: str) -> None:
-    if current() is not None:
+    if is_inside():
         raise MeshError(what, values=repr(current()), rule="there is one mesh and one layout at a time.", fix=fix)
 
 
@@ -274,9 +270,9 @@ def _abstract(tree: Any, setting: Setting) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     def of_tensor(x: Tensor) -> Tensor:
-        placement = canonical(setting, x.dims, x.role)
+        placement = setting.placement(x.dims, x.role)
         array = x._array if hasattr(x._array, "dtype") else jnp.asarray(x._array)
-        return Tensor(struct(array, setting.padded_shape(x.dims, placement), partition_spec(placement)), x.dims, x.role)
+        return Tensor(struct(array, placement.padded_shape, placement.spec), x.dims, x.role)
 
     def of_array(x: Any) -> jax.ShapeDtypeStruct:
         x = x if hasattr(x, "dtype") else jnp.asarray(x)
@@ -305,9 +301,8 @@ def _is_number_or_array(x: Any) -> bool:
 
 
 def _place_tensor(x: Tensor, setting: Setting) -> Tensor:
-    placement = canonical(setting, x.dims, x.role)
-    shape = setting.padded_shape(x.dims, placement)
-    sharding = NamedSharding(setting.mesh.jax_mesh, partition_spec(placement))
+    placement = setting.placement(x.dims, x.role)
+    shape, sharding = placement.padded_shape, NamedSharding(setting.mesh.jax_mesh, placement.spec)
     array = x._array
     if isinstance(array, jax.Array):
         if array.shape == shape and (is_traced(array) or array.sharding == sharding):

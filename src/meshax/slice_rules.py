@@ -8,7 +8,8 @@ elements would be combined along a split dimension, or a slice would meet an arr
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .border import ENTERS, LEAVES, Part
+from .border import ENTERS, LEAVES
+from .layout import Part
 
 SAME = "same"
 Entry = Part | str | None

@@ -13,10 +13,11 @@ from typing import Any
 import jax
 import jax.extend.core
 
-from .border import ENTERS, MARKS, Part
+from .border import ENTERS, MARKS
 from .compat import inner_programs, scan_counts
 from .dims import Dim, show
 from .errors import SliceError
+from .layout import Part
 from .slice_rules import ALWAYS, EACH_ALONE, ELEMENTWISE, RULES, WATCHING, Combined, State, alike, drop, joined
 from .sources import is_of_library, source_of
 

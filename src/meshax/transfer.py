@@ -5,7 +5,7 @@ reduce-scatter if the value is a pending sum over them; an axis that goes from o
 Blocks of two splits of an uneven dim need not nest (10 over 8, then over 2): then the dim is gathered whole first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -15,14 +15,12 @@ from jax import lax
 
 from . import collectives
 from .compat import Array, is_traced, varying_axes
-from .dims import Dim, Dims
-from .layout import Axes, Placement, Setting, block_size, current
+from .dims import Dim, Dims, sizes
+from .layout import Axes, Placement, block_size, is_inside
 
 
 def move(
     x: Array,
-    setting: Setting,
-    shape: Dims,
     source: Placement,
     target: Placement,
     pending: frozenset[str] = frozenset(),
@@ -33,8 +31,6 @@ def move(
 
     Args:
         x: the local array, in the source placement.
-        setting: the mesh.
-        shape: the dims of the tensor.
         source: the present placement.
         target: the wanted placement.
         pending: the axes over which the present values are partial sums.
@@ -43,10 +39,9 @@ def move(
     """
     if source == target and not pending:
         return x
-    gathered = {axis for axes in source for axis in axes}
-    vary = vary & gathered
-    key = ("move", shape, source, target, pending, vary, transient)
-    return collectives.once(x, key, lambda x: _Move(x, setting, shape, source, target, pending, vary, transient).run())
+    vary = vary & source.axes
+    key = ("move", target.dims, source, target, pending, vary, transient)
+    return collectives.once(x, key, lambda x: _Move(x, source, target, pending, vary, transient).run())
 
 
 class _Move:
@@ -55,8 +50,6 @@ class _Move:
     def __init__(
         self,
         x: Array,
-        setting: Setting,
-        shape: Dims,
         source: Placement,
         target: Placement,
         pending: frozenset[str],
@@ -65,12 +58,12 @@ class _Move:
     ):
         self.x = x
         self.transient = transient
-        self.mesh = setting.mesh
-        self.shape = shape
+        self.mesh = target.mesh
+        self.shape = target.dims
         self.now = list(source)
         self.target = target
         self.pending = set(pending)
-        self.vary = vary | {axis for axes in target for axis in axes}  # gathered only to be cut again
+        self.vary = vary | target.axes  # gathered only to be cut again
 
     def run(self) -> Array:
         self._exchange_axes()
@@ -159,43 +152,40 @@ def pad_to(x: Array, position: int, size: int) -> Array:
 
 def crop(x: Array, shape: Dims) -> Array:
     """Cuts the padding off a whole array."""
-    sizes = tuple(dim.size for dim in shape)
-    if x.shape == sizes:
+    if x.shape == sizes(shape):
         return x
-    if current() is not None and not is_traced(x):
+    if is_inside() and not is_traced(x):
         x = np.asarray(x)  # a placed array from outside: JAX cannot slice it while it traces for the same devices
-    return x[tuple(slice(size) for size in sizes)]
+    return x[tuple(slice(dim.size) for dim in shape)]
 
 
-def uneven(setting: Setting, shape: Dims, placement: Placement) -> Iterator[tuple[int, Dim, Axes]]:
-    """Iterates over the dims whose blocks hold padding: position, dim, axes."""
-    for position, (dim, axes) in enumerate(zip(shape, placement, strict=True)):
-        if axes and setting.is_uneven(dim, axes):
-            yield position, dim, axes
+def along(x: Array, position: int, ndim: int) -> Array:
+    """Returns a vector as an array of so many dimensions, of which it fills one."""
+    return x.reshape([-1 if i == position else 1 for i in range(ndim)])
 
 
-def indices(setting: Setting, dim: Dim, axes: Axes) -> Array:
+def indices(placement: Placement, dim: Dim) -> Array:
     """Returns the place in the whole dim of each element of this processor's block, padding included."""
-    block = block_size(dim.size, setting.mesh.count(axes))
+    block, axes = placement.block(dim), placement.of(dim)
     local = jnp.arange(block, dtype=jnp.int32)
     return local + collectives.processor_index(axes) * block if axes else local
 
 
-def fill_padding(x: Array, setting: Setting, shape: Dims, placement: Placement, over: Dims, value: Any = 0) -> Array:
+def fill_padding(x: Array, placement: Placement, over: Dims, value: Any = 0) -> Array:
     """Replaces the padding along some dims, whatever it holds; the backward pass drops what flows into it."""
-    for position, dim, axes in uneven(setting, shape, placement):
+    for dim in placement.uneven:
         if dim in over:
-            inside = is_real(setting, dim, axes).reshape([-1 if i == position else 1 for i in range(x.ndim)])
+            inside = along(is_real(placement, dim), placement.dims.index(dim), x.ndim)
             x = jnp.where(inside, x, jnp.asarray(value, x.dtype))
     return x
 
 
-def is_real(setting: Setting, dim: Dim, axes: Axes) -> Array:
+def is_real(placement: Placement, dim: Dim) -> Array:
     """Whether each element of this processor's block is one of the dim, and not padding."""
     if dim.size <= collectives.LARGEST:
-        return indices(setting, dim, axes) < dim.size
+        return indices(placement, dim) < dim.size
     # places do not fit into 32 bits, but those in a block do: the first blocks are full, then one is not, then none
-    full, rest = divmod(dim.size, block := block_size(dim.size, setting.mesh.count(axes)))
-    here = collectives.processor_index(axes)
+    full, rest = divmod(dim.size, block := placement.block(dim))
+    here = collectives.processor_index(placement.of(dim))
     count = jnp.where(here < full, jnp.uint32(block), jnp.where(here == full, jnp.uint32(rest), jnp.uint32(0)))
     return jnp.arange(block, dtype=jnp.uint32) < count

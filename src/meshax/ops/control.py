@@ -18,10 +18,9 @@ from ..border import MARKS
 from ..compat import Array, varying_axes
 from ..dims import Dim, DimLike, Dims, find, show, union, unique
 from ..errors import ArgumentError, ShapeError
-from ..layout import Setting, canonical, current
+from ..layout import current
 from ..sources import operation
-from ..tensor import Tensor, is_tensor, local, settled_array
-from ..transfer import crop, move
+from ..tensor import Tensor, is_tensor, moved, settled_array
 from .operands import deferring, once_outside, recomputing
 from .resharding import placed
 
@@ -97,9 +96,8 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
     """
     leaves, treedef = jax.tree.flatten(xs, is_leaf=is_tensor)
     dim = _loop_dim(leaves, over)
-    setting = current()
     first = _Packed(init)
-    arrays = [_leading(leaf, dim, setting) if is_tensor(leaf) else leaf for leaf in leaves]
+    arrays = [_leading(leaf, dim) if is_tensor(leaf) else leaf for leaf in leaves]
     outs: list[_Packed] = []
 
     def step(varying: list[Axes]) -> Callable[[list[Array], list[Array]], tuple[list[Array], list[Array]]]:
@@ -125,7 +123,7 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
         return run
 
     carry, ys = _until_states_agree(first, lambda v: lax.scan(step(v), first.cast(v), arrays, length=dim.size))
-    ys = [y if kind is None else _stacked(y, dim, *kind, setting) for y, kind in zip(ys, outs[0].kinds, strict=True)]
+    ys = [y if kind is None else _stacked(y, dim, *kind) for y, kind in zip(ys, outs[0].kinds, strict=True)]
     return first.rebuild(carry), jax.tree.unflatten(outs[0].treedef, ys)
 
 
@@ -161,24 +159,14 @@ def _loop_dim(leaves: list[Any], over: DimLike) -> Dim:
     raise ShapeError(f"mx.scan does not know the size of {over!r}.", fix="pass a Dim where xs hold no tensor.")
 
 
-def _leading(x: Tensor, dim: Dim, setting: Setting | None) -> Array:
+def _leading(x: Tensor, dim: Dim) -> Array:
     """Returns the array as stored, but whole along the dim, which comes first."""
-    position = x.dims.index(dim)
-    if setting is None:
-        array = crop(jnp.asarray(x._array), x.dims)
-    else:
-        array, placement = local(x, setting)
-        stored = canonical(setting, x.dims, x.role)
-        target = tuple(() if i == position else axes for i, axes in enumerate(stored))
-        array = move(array, setting, x.dims, placement, target, x._pending)
-    return jnp.moveaxis(array, position, 0)
+    return jnp.moveaxis(moved(x, current().placement(x.dims, x.role).whole((dim,))), x.dims.index(dim), 0)
 
 
-def _stacked(array: Array, dim: Dim, shape: tuple[Dim, ...], role: str | None, setting: Setting | None) -> Tensor:
-    dims = unique((dim, *shape))
-    if setting is None:
-        return Tensor(array, dims, role)
-    return placed(array, setting, dims, role, ((), *canonical(setting, shape, role)))
+def _stacked(array: Array, dim: Dim, shape: tuple[Dim, ...], role: str | None) -> Tensor:
+    unique((dim, *shape))
+    return placed(array, current().placement(shape, role).stacked(dim), role)
 
 
 def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any) -> Any:
@@ -262,19 +250,19 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def recomputed(*args: Any, **kwargs: Any) -> Any:
-        given = _Packed((args, kwargs))
+        operands = _Packed((args, kwargs))
         outs: list[_Packed] = []
         actions: list[Callable[[Any], None]] = []
 
         def run(arrays: list[Array]) -> tuple[list[Array], list[Any]]:
-            args, kwargs = given.rebuild(arrays)
+            args, kwargs = operands.rebuild(arrays)
             with recomputing(True), deferring(arrays) as deferred:
                 outs[:] = [_Packed(fn(*args, **kwargs))]
             actions[:] = [action for action, _ in deferred]
             return outs[0].arrays, [values for _, values in deferred]
 
         # tensors are taken apart here and not by JAX: what it takes apart, it may see (border.py)
-        arrays, values = jax.checkpoint(run, policy=decide)(given.arrays)
+        arrays, values = jax.checkpoint(run, policy=decide)(operands.arrays)
         for action, value in zip(actions, values, strict=True):
             once_outside(action, value)
         return outs[0].rebuild(arrays)

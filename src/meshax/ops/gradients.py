@@ -21,7 +21,7 @@ from .. import collectives
 from ..compat import Array, inner_programs, varying_axes
 from ..dims import Dim, DimLike, Dims, show, unique
 from ..errors import ArgumentError, DtypeError, ShapeError
-from ..layout import canonical, current
+from ..layout import current
 from ..sources import operation
 from ..tensor import Tensor, check_same_everywhere, check_tensor, copies_of, is_tensor, settled_array
 from .operands import copying, integers
@@ -106,15 +106,15 @@ def value_and_grad(
         axes = _axes_of(others) if _casts.value else frozenset()
         arrays = [collectives.to_copies(settled_array(x), axes) if is_tensor(x) else x for x in leaves]
         pairs = list(zip(arrays, leaves, strict=True))
-        copies = [copies_of(a, x.dims, x.role) if is_tensor(x) else frozenset() for a, x in pairs]
+        copies = [_copies(a, x.dims, x.role) if is_tensor(x) else frozenset() for a, x in pairs]
         structure: list[Any] = []
 
         def loss(arrays: list[Array], others: list[Any]) -> Any:
             with jax.named_scope(_BY_COPIES if axes or any(copies) else _BY_VALUES), copying(axes):
-                made = [Tensor(a, x.dims, x.role) if is_tensor(x) else a for a, x in zip(arrays, leaves, strict=True)]
-                given = dict(zip(positions, jax.tree.unflatten(treedef, made), strict=True))
+                params = [Tensor(a, x.dims, x.role) if is_tensor(x) else a for a, x in zip(arrays, leaves, strict=True)]
+                chosen = dict(zip(positions, jax.tree.unflatten(treedef, params), strict=True))
                 rest = iter(others)
-                out = fn(*(given[i] if i in given else next(rest) for i in range(len(args))))
+                out = fn(*(chosen[i] if i in chosen else next(rest) for i in range(len(args))))
                 if has_aux and not (isinstance(out, tuple | list) and len(out) == 2):
                     raise ShapeError(
                         "with has_aux, a function returns its value and something else.",
@@ -207,17 +207,17 @@ def _axes_of(args: list[Any]) -> frozenset[str]:
     A dim of the batch is one that several arguments have (tokens and labels), or that the only one has. Where this
     guess misses an axis, JAX sums over it in the backward pass.
     """
-    setting = current()
     tensors = [x for x in jax.tree.leaves(args, is_leaf=is_tensor) if is_tensor(x) and x.dims]
-    if setting is None or not tensors:
-        return frozenset()
     names = Counter(dim.name for x in tensors for dim in x.dims)
     axes: set[str] = set()
     for x in tensors:
-        for dim, split in zip(x.dims, canonical(setting, x.dims, x.role), strict=True):
-            if len(tensors) == 1 or names[dim.name] > 1:
-                axes.update(split)
+        batch = [dim for dim in x.dims if len(tensors) == 1 or names[dim.name] > 1]
+        axes.update(current().placement(x.dims, x.role).over(batch))
     return frozenset(axes)
+
+
+def _copies(array: Array, dims: Dims, role: str | None) -> frozenset[str]:
+    return copies_of(array, current().placement(dims, role))
 
 
 def _replicated(value: Any) -> Array:
@@ -249,7 +249,7 @@ def _replicated(value: Any) -> Array:
 
 def _released(array: Array, dims: Dims, role: str | None) -> Tensor:
     """Returns a tensor that nobody outside has to know as copies: a sum of which one processor holds all."""
-    copies = copies_of(array, dims, role)
+    copies = _copies(array, dims, role)
     return Tensor(collectives.only_first(array, tuple(sorted(copies))) if copies else array, dims, role, pending=copies)
 
 
@@ -269,11 +269,11 @@ def _accumulate(
 
     def step(sums: tuple[Array, list[Array]], x: tuple[Array, list[Any]]) -> Any:
         part, pieces = x
-        made = [
-            _fold(leaf, part) if made is None else Tensor(piece, made[1])
-            for leaf, made, piece in zip(leaves, cut, pieces, strict=True)
+        of_part = [
+            _fold(leaf, part) if cut_leaf is None else Tensor(piece, cut_leaf[1])
+            for leaf, cut_leaf, piece in zip(leaves, cut, pieces, strict=True)
         ]
-        (value, aux), gradients = differentiate(arrays, jax.tree.unflatten(treedef, made))
+        (value, aux), gradients = differentiate(arrays, jax.tree.unflatten(treedef, of_part))
         dtypes[:] = [value.dtype]
         total, grads = sums
         return (total + value, jax.tree.map(jnp.add, grads, gradients)), aux
@@ -309,9 +309,6 @@ def _fold(leaf: Any, part: Array) -> Any:
 
 
 def _with_parts(array: Array, parts: int, shape: tuple[Dim, ...], role: str | None) -> Tensor:
-    dims, setting = unique((Dim(_MICRO, parts), *shape)), current()
-    if setting is None:
-        return Tensor(array, dims, role)
-    placement, copies = ((), *canonical(setting, shape, role)), copies_of(array, shape, role)
-    array = collectives.only_first(array, tuple(sorted(copies))) if copies else array
-    return placed(array, setting, dims, role, placement, copies)
+    micro, *_ = unique((Dim(_MICRO, parts), *shape))
+    part = _released(array, shape, role)
+    return placed(part._array, current().placement(shape, role).stacked(micro), role, part._pending)

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import collectives
 from ..compat import Array
-from ..layout import canonical, current
+from ..layout import current
 from ..tensor import Tensor
 
 
@@ -21,9 +21,7 @@ def reduce_together(sums: Sequence[Tensor]) -> list[Tensor]:
     Communication: one all-reduce for all of them, over all the axes that any is pending over.
     """
     setting = current()
-    if setting is None:
-        return list(sums)
-    chosen = [i for i, x in enumerate(sums) if x._pending and not any(canonical(setting, x.dims, x.role))]
+    chosen = [i for i, x in enumerate(sums) if x._pending and not setting.placement(x.dims, x.role).axes]
     axes = frozenset(axis for i in chosen for axis in sums[i]._pending)
     if not axes:
         return list(sums)
