@@ -239,21 +239,17 @@ class Setting:
         """Raises unless every rule names axes of this mesh, at most once for a dim, and a dim that exists."""
         problems = []
         for dim, axes in self.layout.all_rules():
+            rule = _show_rules([(dim, axes)])
             for axis in axes:
                 if axis not in self.mesh.axes:
-                    problems.append(
-                        f'"{dim}:{"+".join(axes)}": no mesh axis {axis!r}; {did_you_mean(axis, self.mesh.axes)}'
-                    )
+                    problems.append(f'"{rule}": no mesh axis {axis!r}; {did_you_mean(axis, self.mesh.axes)}')
             if dim not in known_names():
-                problems.append(
-                    f'"{dim}:{"+".join(axes)}": no dim {dim!r} was ever made; {did_you_mean(dim, known_names())}'
-                )
+                problems.append(f'"{rule}": no dim {dim!r} was ever made; {did_you_mean(dim, known_names())}')
         for role in ROLES:
             for dim, axes in self._rules[role].items():
                 if len(set(axes)) != len(axes):
-                    problems.append(
-                        f'"{dim}:{"+".join(axes)}": the main rule and the one for {role} name the same axis.'
-                    )
+                    rule = _show_rules([(dim, axes)])
+                    problems.append(f'"{rule}": the main rule and the one for {role} name the same axis.')
         if problems:
             raise LayoutError(
                 "the layout does not fit the mesh or the program."

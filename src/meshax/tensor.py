@@ -13,8 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import border, collectives
-from .compat import Array, is_traced, is_within_custom_vjp, named, varying_axes
+from . import collectives
+from .checking import border
+from .checking.derivatives import DerivativeOfCopies, is_within_custom_vjp
+from .compat import Array, is_traced, named, varying_axes
 from .dims import Dim, DimLike, Dims, DimsLike, as_list, find, show, sizes, unique
 from .errors import LayoutError, MeshaxError, ShapeError
 from .layout import Placement, current, is_inside
@@ -22,10 +24,6 @@ from .sources import operation
 from .transfer import crop, move
 
 _ARRAYS = (jax.Array, np.ndarray)
-
-
-class DerivativeOfCopies(Exception):
-    """Somebody else's rule for a derivative gets copies: only we know that a gradient by them is a pending sum."""
 
 
 _records_names = jax.make_user_context(False)  # part of JAX's cache keys: a trace with names is nobody else's
@@ -139,7 +137,8 @@ class Tensor:
         parts += [self.role] if self.role else []
         parts += [f"pending over {'+'.join(sorted(self._pending))}"] if self._pending else []
         if isinstance(self._array, np.ndarray | jax.Array) and not is_traced(self._array):
-            values = np.array2string(self.numpy(), threshold=24, edgeitems=2, precision=4) if _on_host(self) else "..."
+            is_here = isinstance(self._array, np.ndarray) or self._array.is_fully_addressable
+            values = np.array2string(self.numpy(), threshold=24, edgeitems=2, precision=4) if is_here else "..."
             parts.append(values if "\n" not in values else "\n" + values)
         return " ".join(parts)
 
@@ -165,10 +164,8 @@ def copies_of(array: Array, placement: Placement) -> frozenset[str]:
 def _given_away(x: Tensor) -> Array:
     """Returns the array that JAX code gets to see: settled, and marked if it is a slice."""
     setting = current()
-    if not setting.has_rules or not isinstance(x._array, _ARRAYS):
-        return x._array
-    if len(x._array.shape) != len(x.dims):  # somebody has put another array in its place, as a function of trees may
-        return x._array
+    if not setting.has_rules or not isinstance(x._array, _ARRAYS) or x._array.ndim != len(x.dims):
+        return x._array  # somebody may have put something else in its place, as a function of trees can
     placement = setting.placement(x.dims, x.role)
     parts = placement.parts
     is_settled = x._placement is None and not x._pending
@@ -209,16 +206,27 @@ def _check_derivative(array: Array, placement: Placement) -> None:
         raise DerivativeOfCopies
 
 
-def _on_host(x: Tensor) -> bool:
-    return isinstance(x._array, np.ndarray) or x._array.is_fully_addressable
-
-
 def is_tensor(x: Any) -> bool:
     """Whether x is a `Tensor` with an array: the `is_leaf` of our tree functions.
 
     Others may put something else in an array's place, as optax does where it masks: then it is a pytree like any other.
     """
     return isinstance(x, Tensor) and hasattr(x._array, "shape")
+
+
+class Packed:
+    """A pytree with tensors, as a list of leaves and what it takes to rebuild it from arrays."""
+
+    treedef: Any
+
+    def __init__(self, tree: Any):
+        self.leaves, self.treedef = jax.tree.flatten(tree, is_leaf=is_tensor)
+        self.kinds = [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in self.leaves]
+
+    def rebuild(self, arrays: Sequence[Array]) -> Any:
+        """Returns the same pytree of other arrays."""
+        pairs = zip(arrays, self.kinds, strict=True)
+        return jax.tree.unflatten(self.treedef, [a if kind is None else Tensor(a, *kind) for a, kind in pairs])
 
 
 @operation

@@ -5,8 +5,9 @@ reduce-scatter if the value is a pending sum over them; an axis that goes from o
 Blocks of two splits of an uneven dim need not nest (10 over 8, then over 2): then the dim is gathered whole first.
 """
 
+import itertools
 from collections.abc import Sequence
-from itertools import groupby
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -41,48 +42,39 @@ def move(
         return x
     vary = vary & source.axes
     key = ("move", target.dims, source, target, pending, vary, transient)
-    return collectives.once(x, key, lambda x: _Move(x, source, target, pending, vary, transient).run())
+    as_copies = vary | target.axes  # also what is gathered only to be cut again
+    return collectives.once(x, key, lambda x: _Move(x, list(source), target, set(pending), as_copies, transient).run())
 
 
+@dataclass
 class _Move:
     """One move: the array on its way, and where each dim is by now."""
 
-    def __init__(
-        self,
-        x: Array,
-        source: Placement,
-        target: Placement,
-        pending: frozenset[str],
-        vary: frozenset[str],
-        transient: bool,
-    ):
-        self.x = x
-        self.transient = transient
-        self.mesh = target.mesh
-        self.shape = target.dims
-        self.now = list(source)
-        self.target = target
-        self.pending = set(pending)
-        self.vary = vary | target.axes  # gathered only to be cut again
+    x: Array
+    now: list[Axes]
+    target: Placement
+    pending: set[str]
+    vary: frozenset[str]
+    transient: bool
 
     def run(self) -> Array:
         self._exchange_axes()
         self._take_blocks(only_unused=True)
-        self._sum_pending()
-        for position in range(len(self.shape)):
+        self.x = collectives.sum_over(self.x, [axis for axis in self.target.mesh.axes if axis in self.pending])
+        self.pending.clear()
+        for position in range(len(self.now)):
             self._gather(position)
         self._take_blocks(only_unused=False)
         return self.x
 
     def _exchange_axes(self) -> None:
-        for leaves in range(len(self.shape)):
-            for joins in range(len(self.shape)):
-                left, gained = self._suffix(self.target, self.now, leaves), self._suffix(self.now, self.target, joins)
-                if left and left == gained:
-                    self._pad(joins, self.target[joins], left)
-                    self.x = collectives.exchange(self.x, left, split=joins, join=leaves)
-                    self.now[leaves], self.now[joins] = self.target[leaves], self.target[joins]
-                    self._crop(leaves)
+        for leaves, joins in itertools.product(range(len(self.now)), repeat=2):
+            left, gained = self._suffix(self.target, self.now, leaves), self._suffix(self.now, self.target, joins)
+            if left and left == gained:
+                self._pad(joins, left)
+                self.x = collectives.exchange(self.x, left, split=joins, join=leaves)
+                self.now[leaves], self.now[joins] = self.target[leaves], self.target[joins]
+                self._crop(leaves)
 
     def _take_blocks(self, *, only_unused: bool) -> None:
         for position, axes in enumerate(self.target):
@@ -90,14 +82,14 @@ class _Move:
             in_use = {axis for axes in self.now for axis in axes}
             if not added or (only_unused and in_use & set(added)):
                 continue
-            self._pad(position, axes, added)
-            for state, group in groupby(added, key=self._state):
+            self._pad(position, added)
+            for state, group in itertools.groupby(added, key=self._state):
                 part = tuple(group)
                 if state == "pending":
                     self.x = collectives.scatter_sum(self.x, part, position)
                     self.pending -= set(part)
                 else:
-                    block = self.x.shape[position] // self.mesh.count(part)
+                    block = self.x.shape[position] // self.target.mesh.count(part)
                     self.x = collectives.take_block(self.x, part, position, block)
             self.now[position] = axes
 
@@ -106,17 +98,13 @@ class _Move:
             return "pending"
         return "copies" if axis in varying_axes(self.x) else "replicated"
 
-    def _sum_pending(self) -> None:
-        self.x = collectives.sum_over(self.x, tuple(axis for axis in self.mesh.axes if axis in self.pending))
-        self.pending.clear()
-
     def _gather(self, position: int) -> None:
         if self.now[position] == self.target[position] or self._suffix(self.now, self.target, position):
             return
         leaving = self._suffix(self.target, self.now, position) or self.now[position]
         self.now[position] = self.now[position][: -len(leaving)]
         # minor axes first, so that the blocks joined are neighbours
-        for copies, group in groupby(reversed(leaving), key=lambda axis: axis in self.vary):
+        for copies, group in itertools.groupby(reversed(leaving), key=lambda axis: axis in self.vary):
             axes = tuple(reversed(list(group)))
             self.x = collectives.gather(self.x, axes, position, copies=copies, transient=self.transient)
         self._crop(position)
@@ -124,30 +112,33 @@ class _Move:
     def _suffix(self, short: Sequence[Axes], long: Sequence[Axes], position: int) -> Axes:
         """Returns the axes by which the longer split of a dim refines the shorter one, if its blocks nest."""
         coarse, fine = short[position], long[position]
-        if fine[: len(coarse)] != coarse or not self._nests(self.shape[position], coarse, fine):
-            return ()
-        return fine[len(coarse) :]
+        many, few = self.target.mesh.count(fine), self.target.mesh.count(coarse)
+        nests = few == 1 or self._block(position, coarse) == many // few * self._block(position, fine)
+        return fine[len(coarse) :] if fine[: len(coarse)] == coarse and nests else ()
 
-    def _nests(self, dim: Dim, coarse: Axes, fine: Axes) -> bool:
-        many, few = self.mesh.count(fine), self.mesh.count(coarse)
-        return few == 1 or block_size(dim.size, few) == many // few * block_size(dim.size, many)
+    def _block(self, position: int, axes: Axes) -> int:
+        return block_size(self.target.dims[position].size, self.target.mesh.count(axes))
 
-    def _pad(self, position: int, axes: Axes, added: Axes) -> None:
-        wanted = block_size(self.shape[position].size, self.mesh.count(axes)) * self.mesh.count(added)
+    def _pad(self, position: int, added: Axes) -> None:
+        wanted = self._block(position, self.target[position]) * self.target.mesh.count(added)
         self.x = pad_to(self.x, position, wanted)
 
     def _crop(self, position: int) -> None:
-        wanted = block_size(self.shape[position].size, self.mesh.count(self.now[position]))
+        wanted = self._block(position, self.now[position])
         if self.x.shape[position] != wanted:
             self.x = lax.slice_in_dim(self.x, 0, wanted, axis=position)
 
 
 def pad_to(x: Array, position: int, size: int) -> Array:
     """Appends zeros along an array dimension up to a size."""
-    missing = size - x.shape[position]
-    if not missing:
+    return pad(x, position, 0, size - x.shape[position])
+
+
+def pad(x: Array, position: int, before: int, after: int, fill: Any = 0) -> Array:
+    """Puts a number of elements before and after an array dimension."""
+    if not before and not after:
         return x
-    return jnp.pad(x, [(0, missing if i == position else 0) for i in range(x.ndim)])
+    return jnp.pad(x, [(before, after) if i == position else (0, 0) for i in range(x.ndim)], constant_values=fill)
 
 
 def crop(x: Array, shape: Dims) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..dims import Dim, Dims, DimsLike, as_list, select, show, union, without
+from ..dims import Dims, DimsLike, as_list, select, show, union, without
 from ..errors import DtypeError, ShapeError
 from ..layout import current
 from ..tensor import Tensor, check_tensor
@@ -63,12 +63,10 @@ def einsum(*xs: Tensor, out: DimsLike | None = None, over: DimsLike | None = Non
     every = union(*(x.dims for x in xs))
     pending = frozenset(current().placement(every, operands=[x.dims for x in xs]).over(summed))
     letters = dict(zip((dim.name for dim in every), _LETTERS, strict=False))
-    equation = (
-        ",".join("".join(letters[d.name] for d in x.dims) for x in xs) + "->" + "".join(letters[d.name] for d in result)
-    )
+    *terms, last = ("".join(letters[d.name] for d in dims) for dims in (*(x.dims for x in xs), result))
 
     dtype = xs[0].dtype
-    multiply: Callable[..., Any] = partial(jnp.einsum, equation)
+    multiply: Callable[..., Any] = partial(jnp.einsum, f"{','.join(terms)}->{last}")
     if pending and dtype == jnp.float16:
         multiply = _in_float32(multiply)
 
@@ -100,16 +98,12 @@ def _mask(array: Any, shape: Dims) -> Any:
 
 def _sum_colliding_alone(xs: tuple[Tensor, ...], every: Dims, summed: Dims) -> tuple[Tensor, ...]:
     """Sums first over dims that only one operand has, if their axis splits a dim of another operand too."""
-    owners = {dim: [x for x in xs if dim in x.dims] for dim in summed}
+    setting, owners = current(), {dim: [x for x in xs if dim in x.dims] for dim in summed}
     done = []
     for x in xs:
-        axes_elsewhere = {axis for dim in every if dim not in x.dims for axis in _axes_of(dim)}
+        axes_elsewhere = {axis for dim in every if dim not in x.dims for axis in setting.placement((dim,)).axes}
         alone = [d for d in x.dims if d in summed and len(owners[d]) == 1]
-        colliding = [d for d in alone if axes_elsewhere & _axes_of(d)]
+        colliding = [d for d in alone if axes_elsewhere & setting.placement((d,)).axes]
         reduce = any_ if x.dtype == jnp.bool_ else sum_
         done.append(reduce(x, over=colliding).astype(x.dtype) if colliding else x)
     return tuple(done)
-
-
-def _axes_of(dim: Dim) -> frozenset[str]:
-    return current().placement((dim,)).axes

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import collectives
-from ..border import MARKS
+from ..checking.border import MARKS
 from ..compat import Array, varying_axes
 from ..dims import Dim, DimLike, Dims, find, show, union, unique
 from ..errors import ArgumentError, ShapeError
 from ..layout import current
 from ..sources import operation
-from ..tensor import Tensor, is_tensor, moved, settled_array
+from ..tensor import Packed, Tensor, is_tensor, moved, settled_array
 from .operands import deferring, once_outside, recomputing
 from .resharding import placed
 
@@ -40,18 +40,12 @@ class _StatesDiffer(Exception):
         self.varying = varying
 
 
-class _Packed:
-    """A pytree with tensors, as a list of arrays and what it takes to rebuild it."""
+class _Packed(Packed):
+    """A pytree with tensors, whose arrays a loop or a branch takes or gives."""
 
     def __init__(self, tree: Any):
-        leaves, treedef = jax.tree.flatten(tree, is_leaf=is_tensor)
-        self.treedef: Any = treedef
-        self.kinds = [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in leaves]
-        self.arrays = [settled_array(leaf) if is_tensor(leaf) else jnp.asarray(leaf) for leaf in leaves]
-
-    def rebuild(self, arrays: list[Array]) -> Any:
-        pairs = zip(arrays, self.kinds, strict=True)
-        return jax.tree.unflatten(self.treedef, [a if kind is None else Tensor(a, *kind) for a, kind in pairs])
+        super().__init__(tree)
+        self.arrays = [settled_array(leaf) if is_tensor(leaf) else jnp.asarray(leaf) for leaf in self.leaves]
 
     def varying(self) -> list[Axes]:
         return [varying_axes(array) for array in self.arrays]
@@ -61,14 +55,10 @@ class _Packed:
 
     def check_same(self, new: "_Packed", what: str, rule: str, fix: str) -> None:
         """Raises unless another tree has the same structure, dims, dtypes and roles."""
-        problems = []
-        if self.treedef != new.treedef:
-            problems.append(f"first {self.treedef}, then {new.treedef}")
-        else:
-            for kind, new_kind, a, b in zip(self.kinds, new.kinds, self.arrays, new.arrays, strict=True):
-                before, after = _describe(kind, a), _describe(new_kind, b)
-                if before != after:
-                    problems.append(f"first {before}, then {after}")
+        before, after = ([self.treedef], [new.treedef])
+        if self.treedef == new.treedef:
+            before, after = (list(map(_describe, tree.kinds, tree.arrays)) for tree in (self, new))
+        problems = [f"first {a}, then {b}" for a, b in zip(before, after, strict=True) if a != b]
         if problems:
             raise ShapeError(what, values="; ".join(problems), rule=rule, fix=fix)
 
@@ -111,9 +101,7 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise ShapeError(
                     "the body of mx.scan returns the next carry and a y.",
-                    values=f"{type(pair).__name__} of {len(pair)}"
-                    if isinstance(pair, tuple | list)
-                    else type(pair).__name__,
+                    values=type(pair).__name__ + (f" of {len(pair)}" if isinstance(pair, tuple | list) else ""),
                     fix="return (carry, y), with None for y if there is none.",
                 )
             out = _packed_alike(first, pair[0], varying, "mx.scan")
@@ -261,7 +249,7 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
             actions[:] = [action for action, _ in deferred]
             return outs[0].arrays, [values for _, values in deferred]
 
-        # tensors are taken apart here and not by JAX: what it takes apart, it may see (border.py)
+        # tensors are taken apart here and not by JAX: what it takes apart, it may see (checking/border.py)
         arrays, values = jax.checkpoint(run, policy=decide)(operands.arrays)
         for action, value in zip(actions, values, strict=True):
             once_outside(action, value)

@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import compat
+from ..checking.rules import SAME
+from ..checking.slices import check_elementwise
 from ..collectives import can_stay_pending
 from ..dims import Dims, show, union
 from ..errors import DtypeError, ShapeError
 from ..layout import Placement, current
-from ..slice_rules import SAME
-from ..slices import check_elementwise
 from ..sources import operation
 from ..tensor import Tensor, check_same_everywhere, check_tensor, placement_of
 from ..transfer import fill_padding
@@ -82,10 +82,8 @@ def apply(
         first = xs[0]
         arrays = [x._array if isinstance(x, Tensor) else x for x in operands]
         array = fn(*arrays) if ours else _call(fn, arrays, [first.dims], placement_of(first), name)
-        origin = None
-        if (
-            ours and not first._pending and array.dtype.itemsize >= first.dtype.itemsize
-        ):  # a narrower one is sent itself
+        origin = None  # what is narrower than its origin is sent itself
+        if ours and not first._pending and array.dtype.itemsize >= first.dtype.itemsize:
             origin = (lambda array: fn(*(array if isinstance(x, Tensor) else x for x in operands)), first)
         return Tensor(array, first.dims, first.role, first._placement, first._pending, origin)
     shape, role = union(*(x.dims for x in xs)), common_role(xs)
@@ -163,12 +161,8 @@ def _stays_unsettled(operands: tuple[Operand, ...], xs: list[Tensor], pending: s
     if len(xs) == 1:
         factors = [x for x in operands if x is not first]
         return pending in ("scale", "divide") and all(_scales(x, first.dtype, pending) for x in factors)
-    same = all(
-        (x.dims, x.role, x._placement, x._pending, x.dtype)
-        == (first.dims, first.role, first._placement, first._pending, first.dtype)
-        for x in xs
-    )
-    return pending == "sum" and same and len(xs) == len(operands)
+    states = {(x.dims, x.role, x._placement, x._pending, x.dtype) for x in xs}
+    return pending == "sum" and len(states) == 1 and len(xs) == len(operands)
 
 
 def _scales(number: Any, dtype: Any, pending: str) -> bool:
@@ -189,9 +183,9 @@ def _scales(number: Any, dtype: Any, pending: str) -> bool:
     return bool(np.isfinite(factor) and factor != 0)
 
 
-def _binary(fn: Callable[..., Any], name: str, pending: str = "") -> Callable[..., Tensor]:
+def _binary(fn: Callable[..., Any], name: str, pending: str, swapped: bool = False) -> Callable[..., Tensor]:
     def operator(a: Operand, b: Operand) -> Tensor:
-        return apply(fn, (a, b), name, pending)
+        return apply(fn, (b, a) if swapped else (a, b), name, pending)
 
     return operation(operator, "operator")
 
@@ -246,37 +240,24 @@ maximum, minimum = lift(jnp.maximum), lift(jnp.minimum)
 logical_and, logical_or, logical_not = lift(jnp.logical_and), lift(jnp.logical_or), lift(jnp.logical_not)
 isnan, isfinite, clip = lift(jnp.isnan), lift(jnp.isfinite), lift(jnp.clip)
 
-_OPERATORS = {
-    "add": (operator.add, "sum"), "sub": (operator.sub, "sum"), "mul": (operator.mul, "scale"),
-    "truediv": (operator.truediv, "divide"), "floordiv": (operator.floordiv, ""), "mod": (operator.mod, ""),
-    "pow": (operator.pow, ""), "and": (operator.and_, ""), "or": (operator.or_, ""), "xor": (operator.xor, ""),
-}  # fmt: skip
-_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-_SYMBOLS = {
+_ARITHMETIC = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&",
-    "or": "|", "xor": "^", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+    "or": "|", "xor": "^",
 }  # fmt: skip
+_COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_PENDING = {"add": "sum", "sub": "sum", "mul": "scale", "truediv": "divide"}
 
 
 def _attach_operators() -> None:
-    for name, (fn, pending) in _OPERATORS.items():
-        called = f"operator {_SYMBOLS[name]}"
+    for name, symbol in (_ARITHMETIC | _COMPARISONS).items():
+        fn, called, pending = getattr(operator, f"__{name}__"), f"operator {symbol}", _PENDING.get(name, "")
         setattr(Tensor, f"__{name}__", _binary(fn, called, pending))
-        reversed_pending = pending if name in ("add", "sub", "mul") else ""
-        setattr(Tensor, f"__r{name}__", _swapped(_binary(fn, called, reversed_pending)))
-    for name in _COMPARISONS:
-        setattr(Tensor, f"__{name}__", _binary(getattr(operator, name), f"operator {_SYMBOLS[name]}"))
+        if name in _ARITHMETIC:  # a number divided by a pending sum is no pending sum
+            setattr(Tensor, f"__r{name}__", _binary(fn, called, pending if name != "truediv" else "", swapped=True))
     Tensor.__neg__ = operation(negative)  # type: ignore
     Tensor.__abs__ = operation(lambda self: apply(operator.abs, (self,), "abs"), "abs")  # type: ignore
     Tensor.__invert__ = operation(lambda self: apply(operator.invert, (self,), "invert"), "invert")  # type: ignore
     Tensor.astype = operation(astype)  # type: ignore
-
-
-def _swapped(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def operator(self: Tensor, other: Operand) -> Tensor:
-        return fn(other, self)
-
-    return operation(operator, "operator")
 
 
 _attach_operators()

@@ -101,11 +101,7 @@ def scatter_add(x: Tensor, indices: Tensor, updates: Tensor, dim: DimLike) -> Te
     indices = places_along(indices, dim, "scatter_add")
     own = without(indices.dims, x.dims)
     wanted = union(own, without(x.dims, (dim,)))
-    if (
-        dim.name in [d.name for d in indices.dims]
-        or not set(updates.dims) <= set(wanted)
-        or not set(own) <= set(updates.dims)
-    ):
+    if dim.name in [d.name for d in indices.dims] or not set(own) <= set(updates.dims) <= set(wanted):
         raise ShapeError(
             "updates do not fit what they are added to.",
             values=f"{show(x.dims)}, indices {show(indices.dims)} and updates {show(updates.dims)}",

@@ -9,7 +9,7 @@ from .. import collectives
 from ..compat import Array, typed_outputs
 from ..dims import DimsLike, as_list, find, show, union
 from ..errors import LayoutError, ShapeError
-from ..layout import Placement, current
+from ..layout import current
 from ..tensor import Tensor, check_tensor, is_tensor, settle
 from ..transfer import fill_padding
 from .creation import sized_dims
@@ -72,21 +72,16 @@ def local(fn: Callable[..., Array], *xs: Tensor, out: DimsLike, splittable: Dims
     def call(*arrays: Array) -> Array:
         with typed_outputs(arrays[0]):
             array = call_on_slices(fn, arrays, operands)
-        _check_shape(array, placement)
+        shape = getattr(array, "shape", type(array).__name__)
+        if shape != placement.local_shape:
+            raise ShapeError(
+                "the function of mx.local returned an array of another shape.",
+                values=f"{shape} for {show(result)}, on one processor {placement.local_shape}",
+                fix="correct out=, or what the function returns.",
+            )
         return fill_padding(array, placement, result)
 
     return Tensor(compute(call, xs), result)
-
-
-def _check_shape(array: Array, placement: Placement) -> None:
-    wanted = placement.local_shape
-    if not hasattr(array, "shape") or tuple(array.shape) != wanted:
-        shape = getattr(array, "shape", type(array).__name__)
-        raise ShapeError(
-            "the function of mx.local returned an array of another shape.",
-            values=f"{shape} for {show(placement.dims)}, on one processor {wanted}",
-            fix="correct out=, or what the function returns.",
-        )
 
 
 def debug_print(fmt: str, **tensors: Any) -> None:

@@ -17,7 +17,7 @@ from .. import collectives
 from ..compat import Array
 from ..dims import Dim
 from ..layout import Placement, block_size
-from ..transfer import along
+from ..transfer import along, pad
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def window(
     """
     position, axes, block = placement.dims.index(dim), placement.of(dim), placement.block(dim)
     if len(starts) == 1:
-        return jnp.roll(x, -starts[0], position) if wrap else _stretch(x, position, starts[0], width, dim.size, fill)
+        return jnp.roll(x, -starts[0], position) if wrap else stretch(x, position, starts[0], width, fill)
     pieces = _pieces(dim.size, block, starts, width, wrap)
     here = collectives.processor_index(axes)
     place = along(jnp.arange(width), position, x.ndim)
@@ -66,7 +66,7 @@ def window(
             part = collectives.permute(part, axes, [(p.sender, p.receiver) for p in round_], placement.mesh.axes)
         # the part begins before the piece if it would else run over the block's end
         begins = {p.receiver: p.target - (p.source - read[p.sender]) for p in round_}
-        part = _pad(part, position, width, width)
+        part = pad(part, position, width, width)
         part = lax.dynamic_slice_in_dim(part, width - _lookup(begins, len(starts), here), width, position)
         first = _lookup({p.receiver: p.target for p in round_}, len(starts), here)
         count = _lookup({p.receiver: p.length for p in round_}, len(starts), here)
@@ -88,19 +88,12 @@ def stretch_in_block(placement: Placement, dim: Dim, first: int, last: int) -> A
     return (place >= low) & (place < high)
 
 
-def _stretch(x: Array, position: int, start: int, width: int, size: int, fill: Any) -> Array:
-    before, after = max(0, -start), max(0, start + width - size)
-    x = lax.slice_in_dim(
-        x, min(max(start, 0), size), max(min(start + width, size), min(max(start, 0), size)), axis=position
-    )
-    before, after = min(before, width), min(after, width)
-    return _pad(x, position, before, after, fill)
-
-
-def _pad(x: Array, position: int, before: int, after: int, fill: Any = 0) -> Array:
-    if not before and not after:
-        return x
-    return jnp.pad(x, [(before, after) if i == position else (0, 0) for i in range(x.ndim)], constant_values=fill)
+def stretch(x: Array, position: int, start: int, width: int, fill: Any = 0) -> Array:
+    """Returns `x[start : start + width]` along an array dimension, `fill` where that lies outside of it."""
+    size = x.shape[position]
+    first = min(max(start, 0), size)
+    inside = lax.slice_in_dim(x, first, max(min(start + width, size), first), axis=position)
+    return pad(inside, position, min(max(-start, 0), width), min(max(start + width - size, 0), width), fill)
 
 
 def _pieces(size: int, block: int, starts: Sequence[int], width: int, wrap: bool = False) -> list[_Piece]:

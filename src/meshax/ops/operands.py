@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import collectives
-from ..compat import Array, is_traced, trace_of, varying_axes
+from ..compat import Array, for_a_while, is_traced, trace_of, varying_axes
 from ..dims import Dims, show, without
 from ..errors import ArgumentError
 from ..layout import Placement, current
@@ -25,10 +25,11 @@ from ..transfer import fill_padding
 def varying_together(xs: Sequence[Tensor], role: str | None = None) -> frozenset[str]:
     """Returns the mesh axes over which a computation on these operands varies."""
     axes: set[str] = set()
-    for x in xs:
+    setting = current()
+    for x in xs if setting.has_rules else ():
         array, placement = local(x)
         axes |= varying_axes(array) - placement.axes - x._pending  # copies
-        axes |= current().placement(x.dims, role).axes
+        axes |= setting.placement(x.dims, role).axes
     return frozenset(axes)
 
 
@@ -96,13 +97,9 @@ _deferred = threading.local()
 @contextlib.contextmanager
 def deferring(arrays: Sequence[Array]) -> Iterator[list[tuple[Callable[[Any], None], Any]]]:
     """Collects what is to be done once, outside of a checkpoint that is traced with these arrays, with its values."""
-    outer = getattr(_deferred, "here", None)
     actions: list[tuple[Callable[[Any], None], Any]] = []
-    _deferred.here = next(((trace_of(a), actions) for a in arrays if is_traced(a)), None)
-    try:
+    with for_a_while(_deferred, "here", next(((trace_of(a), actions) for a in arrays if is_traced(a)), None)):
         yield actions
-    finally:
-        _deferred.here = outer
 
 
 def once_outside(action: Callable[[Any], None], values: Any) -> None:

@@ -13,6 +13,7 @@ from ..layout import Placement, current
 from ..tensor import Tensor, check_tensor
 from ..transfer import along, fill_padding, indices
 from .creation import one_sized_dim, places_fit
+from .neighbours import stretch
 from .operands import compute
 from .reduction import lowest, with_infinities
 from .resharding import placed, unsplit
@@ -118,7 +119,7 @@ def cumsum(x: Tensor, dim: DimLike, exclusive: bool = False, reverse: bool = Fal
         array = fill_padding(array, placement, (dim,))
         summed = lax.cumsum(array, position, reverse=reverse)
         if exclusive:
-            summed = _moved_by_one(summed, position, reverse)
+            summed = stretch(summed, position, 1 if reverse else -1, summed.shape[position])
         if not axes:
             return summed
         totals = jnp.sum(array, axis=position, keepdims=True, dtype=array.dtype)
@@ -132,13 +133,3 @@ def cumsum(x: Tensor, dim: DimLike, exclusive: bool = False, reverse: bool = Fal
         return fill_padding(summed + rest, placement, (dim,))  # nothing may flow back through it
 
     return Tensor(compute(add_up, [x]), x.dims)
-
-
-def _moved_by_one(array: Array, position: int, reverse: bool) -> Array:
-    size = array.shape[position]
-    kept = (
-        lax.slice_in_dim(array, 1, size, axis=position)
-        if reverse
-        else lax.slice_in_dim(array, 0, size - 1, axis=position)
-    )
-    return jnp.pad(kept, [((0, 1) if reverse else (1, 0)) if i == position else (0, 0) for i in range(array.ndim)])

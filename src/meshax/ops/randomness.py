@@ -59,7 +59,7 @@ def truncated_normal(
     Communication: none.
     """
     shape = sized_dims(dims, "random.truncated_normal")
-    return _draw(lambda k, shape, **kw: jax.random.truncated_normal(k, low, high, shape, **kw), key, shape, dtype=dtype)
+    return _draw(jax.random.truncated_normal, key, shape, dtype=dtype, lower=low, upper=high)
 
 
 def gumbel(key: Array, dims: DimsLike, dtype: Any = jnp.float32) -> Tensor:

@@ -4,6 +4,7 @@ Names decide placement, so these are the operations that move data, and they mov
 that un-splits a dim moves nothing yet: its consumer decides which gather it needs.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -116,10 +117,10 @@ def reshape(x: Tensor, dims: DimsLike) -> Tensor:
     """
     check_tensor(x, "mx.reshape")
     shape = _old_or_sized(x, dims, "reshape")
-    before, after = sizes(x.dims), sizes(shape)
-    if _product(before) != _product(after):
+    before, after = math.prod(sizes(x.dims)), math.prod(sizes(shape))
+    if before != after:
         raise ShapeError(
-            f"{_product(before)} elements cannot be read as {_product(after)}.",
+            f"{before} elements cannot be read as {after}.",
             values=f"{show(x.dims)} to {show(shape)}",
             rule="a reshape keeps the number of elements.",
             fix="correct the sizes of the new dims.",
@@ -138,13 +139,6 @@ def _old_or_sized(x: Tensor, dims: DimsLike, op: str) -> Dims:
     """Reads the dims of a result: names of dims of x, and dims, which alone may be new."""
     old = {dim.name: dim for dim in x.dims}
     return sized_dims([old.get(dim, dim) if isinstance(dim, str) else dim for dim in as_list(dims)], op)
-
-
-def _product(numbers: tuple[int, ...]) -> int:
-    product = 1
-    for number in numbers:
-        product *= number
-    return product
 
 
 def _middle(source: Placement, target: Placement) -> tuple[Placement, Placement]:

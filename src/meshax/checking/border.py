@@ -11,8 +11,8 @@ from typing import Any
 import jax.extend.core
 from jax.interpreters import ad, batching, mlir
 
-from .compat import Array
-from .layout import Part
+from ..compat import Array
+from ..layout import Part
 
 Parts = tuple[Part | None, ...]  # for each dimension of an array
 
