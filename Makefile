@@ -45,7 +45,7 @@ check: $(DEV) ## lint, format and types only
 	$(BIN)/mypy
 
 invariants: $(DEV) ## of test-all the layout harness alone: every op on every mesh under every layout
-	MESHAX_TESTS=all $(PYTEST) tests/invariants tests/ops/test_nested_gradients.py tests/optim/test_optax_on_slices.py
+	MESHAX_TESTS=all $(PYTEST) tests/invariants tests/checking/test_derivatives.py tests/optim/test_optax_on_slices.py
 
 bench: $(RUNTIME) ## time tracing (benchmarks/tracing.py)
 	$(BIN)/python benchmarks/tracing.py

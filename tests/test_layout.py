@@ -1,9 +1,12 @@
 """Rules, the placements that follow from them, and the rules that are refused."""
 
+import threading
+
+import jax
 import pytest
 
 import meshax as mx
-from meshax.layout import Setting, block_size, current
+from meshax.layout import OUTSIDE, Placement, Setting, block_size, current, is_inside
 from messages import pinned
 
 batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)
@@ -88,8 +91,40 @@ def test_placements_follow_from_names(rules, placement, local, padded):
     setting, shape = Setting(mesh, mx.Layout(rules)), (batch, length, hidden)
 
     assert setting.placement(shape) == placement
-    assert setting.local_shape(shape, placement) == local
-    assert setting.padded_shape(shape, placement) == padded
+    assert setting.placement(shape).local_shape == local
+    assert setting.placement(shape).padded_shape == padded
+
+
+def test_a_placement_knows_its_dims_and_its_mesh():
+    placement = Setting(mesh, mx.Layout("batch:rows hidden:cols")).placement((batch, length, hidden))
+
+    assert placement.axes == {"rows", "cols"}
+    assert placement.of(hidden) == ("cols",) and placement.of(length) == ()
+    assert placement.over((hidden, length)) == ("cols",)
+    assert [placement.count(dim) for dim in placement.dims] == [2, 1, 4]
+    assert [placement.block(dim) for dim in placement.dims] == [3, 4, 3]
+    assert placement.uneven == (hidden,)
+    assert placement.parts == (("batch", 6, ("rows",)), None, ("hidden", 10, ("cols",)))
+    assert placement.spec == jax.sharding.PartitionSpec(("rows",), (), ("cols",))
+    assert placement.whole((hidden,)) == (("rows",), (), ())
+    assert placement.stacked(hidden) == ((), ("rows",), (), ("cols",))
+
+
+def test_placements_that_split_alike_are_equal():
+    setting = Setting(mesh, mx.Layout("batch:rows length:rows"))
+
+    assert setting.placement((batch,)) == setting.placement((length,)) == Placement((hidden,), mesh, [("rows",)])
+    assert setting.placement((batch,)) != setting.whole((batch,))
+
+
+def test_outside_there_is_one_processor_without_rules():
+    placement = current().placement((batch, hidden), "param")
+
+    assert current() is OUTSIDE and not is_inside()
+    assert not current().has_rules and current().mesh.size == 1 and not current().mesh.axes
+    assert placement == ((), ()) and placement.local_shape == placement.padded_shape == (6, 10)
+    assert current().mesh.platform == jax.default_backend()
+    assert current().mesh.device_kind == jax.devices()[0].device_kind
 
 
 def test_a_role_has_its_own_placement():
@@ -101,10 +136,24 @@ def test_a_role_has_its_own_placement():
 
 def test_a_layout_is_current_only_while_a_program_is_traced():
     seen = []
-    mx.spmd(lambda x: seen.append(current()) or x, mesh, "batch:rows")(mx.zeros(batch))
+    mx.spmd(lambda x: seen.append((current(), is_inside())) or x, mesh, "batch:rows")(mx.zeros(batch))
 
-    assert seen == [Setting(mesh, mx.Layout("batch:rows"))]
-    assert current() is None
+    assert seen == [(Setting(mesh, mx.Layout("batch:rows")), True)]
+    assert current() is OUTSIDE
+
+
+def test_a_layout_is_current_in_its_own_thread_only():
+    seen = []
+
+    def look(x):
+        thread = threading.Thread(target=lambda: seen.append(current()))
+        thread.start()
+        thread.join()
+        return x
+
+    mx.spmd(look, mesh, "batch:rows")(mx.zeros(batch))
+
+    assert seen == [OUTSIDE]
 
 
 # like no other name in these tests, so that only it is near a misspelling of it

@@ -5,10 +5,10 @@ varying) or *replicated* (invariant). Most are made once for a value, in the val
 consumers ask, in whatever loop, there is one collective forward and one backward.
 """
 
-import contextlib
 import math
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .compat import Array, is_traced, own_trace, varying_axes
+from .compat import Array, for_a_while, is_traced, own_trace, varying_axes
 
 Axes = tuple[str, ...]
 
@@ -30,28 +30,14 @@ LARGEST = 2**31 - 1  # places are int32: JAX has no other integers for them, unl
 _local = threading.local()
 
 
-@contextlib.contextmanager
-def remembering() -> Iterator[None]:
+def remembering() -> AbstractContextManager[Any]:
     """Opens the memory of what was already cast, gathered or reduced; `spmd` holds it open while it traces."""
-    with _memory({}):
-        yield
+    return for_a_while(_local, "memory", {})
 
 
-@contextlib.contextmanager
-def forgetting() -> Iterator[None]:
+def forgetting() -> AbstractContextManager[Any]:
     """Closes that memory for a while: everything is made anew, in the innermost trace."""
-    with _memory(None):
-        yield
-
-
-@contextlib.contextmanager
-def _memory(inside: dict[int, Any] | None) -> Iterator[None]:
-    outer = getattr(_local, "memory", None)
-    _local.memory = inside
-    try:
-        yield
-    finally:
-        _local.memory = outer
+    return for_a_while(_local, "memory", None)
 
 
 def once(x: Array, key: Hashable, make: Callable[[Array], Array]) -> Array:
@@ -59,11 +45,11 @@ def once(x: Array, key: Hashable, make: Callable[[Array], Array]) -> Array:
     memory = getattr(_local, "memory", None)
     if memory is None or not is_traced(x):
         return make(x)
-    _, made = memory.setdefault(id(x), (x, {}))  # holding x keeps its id its own
-    if key not in made:
+    _, results = memory.setdefault(id(x), (x, {}))  # holding x keeps its id its own
+    if key not in results:
         with own_trace(x):
-            made[key] = make(x)
-    return made[key]
+            results[key] = make(x)
+    return results[key]
 
 
 def processor_index(axes: Sequence[str]) -> Array:
@@ -73,7 +59,7 @@ def processor_index(axes: Sequence[str]) -> Array:
 
 def to_copies(x: Array, axes: frozenset[str]) -> Array:
     """Makes a value vary over axes: free, and in the backward pass one sum over them."""
-    missing = tuple(sorted(axes - varying_axes(x)))
+    missing = tuple(sorted(axes - varying_axes(x))) if axes else ()
     if not missing:
         return x
     return once(x, ("copies", missing), lambda x: lax.pcast(x, missing, to="varying"))
@@ -122,10 +108,10 @@ def gather(x: Array, axes: Axes, position: int, *, copies: bool, transient: bool
     over the axes costs an all-reduce: the consumer knows which it needs. What is transient is gathered again for the
     backward pass, whatever else a remat policy keeps.
     """
-    made = lax.all_gather(x, axes, axis=position, tiled=not transient, to="varying" if copies else "invarying")
+    whole = lax.all_gather(x, axes, axis=position, tiled=not transient, to="varying" if copies else "invarying")
     if transient:  # the blocks still have a dimension of their own
-        made = made.reshape([-1 if i == position else size for i, size in enumerate(x.shape)])
-    return made
+        whole = whole.reshape([-1 if i == position else size for i, size in enumerate(x.shape)])
+    return whole
 
 
 def is_transient(primitive: Any, params: Mapping[str, Any]) -> bool:
@@ -173,9 +159,9 @@ _block_of_replicated.defvjp(
 )
 
 
-def only_first(x: Array, axes: Sequence[str]) -> Array:
+def only_first(x: Array, axes: Collection[str]) -> Array:
     """Turns copies into a pending sum: every processor but the first along the axes holds zeros."""
-    return jnp.where(processor_index(axes) == 0, x, jnp.zeros((), x.dtype))
+    return jnp.where(processor_index(sorted(axes)) == 0, x, jnp.zeros((), x.dtype)) if axes else x
 
 
 def max_over(x: Array, axes: Axes) -> Array:

@@ -6,7 +6,6 @@ Only this module knows how JAX spells the type of a value over the mesh axes, an
 import contextlib
 import math
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -53,30 +52,29 @@ def is_traced(x: Any) -> bool:
     return isinstance(x, jax.core.Tracer)
 
 
-def is_within_custom_vjp() -> bool:
-    """Whether a function with a derivative rule of its own is being called in the program; nothing else tells."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != "run_locally":  # around the program it does not matter
-        if frame.f_code.co_qualname.startswith("custom_vjp.") and frame.f_globals["__name__"].startswith("jax."):
-            return True
-        frame = frame.f_back
-    return False
-
-
 def trace_of(x: Any) -> Any:
     """Returns what a value is traced by, or None. `Tracer._trace` has no public name."""
     return getattr(x, "_trace", None)
 
 
-@contextlib.contextmanager
-def own_trace(x: Any) -> Iterator[None]:
-    """Emits what is computed inside into the trace of `x`, not into the innermost one.
+def own_trace(x: Any) -> Any:
+    """Returns a context manager that emits what is computed inside into the trace of `x`, not into the innermost one.
 
     A cast made inside a loop on a value from outside it would be made, and in the backward pass reduced, in every
     iteration.
     """
-    with jax.extend.core.set_current_trace(trace_of(x)):
-        yield
+    return jax.extend.core.set_current_trace(trace_of(x))
+
+
+@contextlib.contextmanager
+def for_a_while(own: threading.local, name: str, value: Any) -> Iterator[Any]:
+    """Gives an attribute of the thread's own another value; its first one is None."""
+    outer = getattr(own, name, None)
+    setattr(own, name, value)
+    try:
+        yield value
+    finally:
+        setattr(own, name, outer)
 
 
 def live_jaxpr(closed: Any) -> Any:
@@ -94,10 +92,10 @@ def inner_programs(eqn: Any) -> list[Any]:
         return []
     if eqn.primitive.name == "while":
         return [eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr]
-    found = list(jax.extend.core.jaxprs_in_params(eqn.params))
-    if not found:
+    inner = list(jax.extend.core.jaxprs_in_params(eqn.params))
+    if not inner:
         _simple.add(eqn.primitive)
-    return found
+    return inner
 
 
 def scan_counts(eqn: Any) -> tuple[int, int]:
@@ -116,19 +114,13 @@ _struct: Any = jax.ShapeDtypeStruct
 _own_type = _struct.manual_axis_type
 
 
-@contextlib.contextmanager
-def typed_outputs(like: Any) -> Iterator[None]:
+def typed_outputs(like: Any) -> contextlib.AbstractContextManager[Any]:
     """Gives every `jax.ShapeDtypeStruct` read inside the type of a value over the mesh axes, unless it has one.
 
     A Pallas kernel describes its outputs by such structs, and JAX refuses one without that type under `check_vma`. The
     kernel's author cannot know the mesh, and JAX has no other way to say it.
     """
-    outer = getattr(_types, "type", None)
-    _types.type = jax.typeof(like).mat
-    try:
-        yield
-    finally:
-        _types.type = outer
+    return for_a_while(_types, "type", jax.typeof(like).mat)
 
 
 def _type_of_struct(struct: Any) -> Any:

@@ -104,7 +104,7 @@ def dims(text: str = "", /, **sizes: int) -> Dims:
     >>> dims(batch=128, hidden=1024)
     (batch:128, hidden:1024)
     """
-    made = []
+    shape = []
     for name, size in parse_pairs(
         text, DimError, "a list of dims", 'write for example mx.dims("batch:128 hidden:1024").'
     ):
@@ -112,9 +112,9 @@ def dims(text: str = "", /, **sizes: int) -> Dims:
             raise DimError(
                 f"{size!r} is not a size for dim {name!r}.", values=repr(text), rule="a size is a positive integer."
             )
-        made.append(Dim(name, int(size)))
-    made += [Dim(name, size) for name, size in sizes.items()]
-    return unique(made)
+        shape.append(Dim(name, int(size)))
+    shape += [Dim(name, size) for name, size in sizes.items()]
+    return unique(shape)
 
 
 def unique(shape: Sequence[Dim]) -> Dims:

@@ -19,7 +19,7 @@ LIBRARY = tuple(
     for name in (
         *("ops", "nn", "optim", "plan", "bench", "testing"),
         *("dims", "errors", "compat", "mesh", "layout", "tensor", "transfer", "collectives", "program"),
-        *("border", "slices", "slice_rules", "sources"),
+        *("checking", "sources"),
     )
 )
 

@@ -1,24 +1,24 @@
 """Layouts: which dim is split over which mesh axes.
 
 A `Layout` is a set of rules `dim:axis`. While `spmd` traces a function, the layout and the mesh are ambient (a
-`Setting`); the `Placement` of every tensor follows from its dims, its role and the setting. A dim of size 10 over 4
-processors is cut into blocks of 3, 3, 3 and 1: each processor stores a block of 3, the last one's is padded.
+`Setting`); outside, the setting is one processor without rules. The `Placement` of every tensor follows from its dims,
+its role and the setting. A dim of size 10 over 4 processors is cut into blocks of 3, 3, 3 and 1: each processor stores
+a block of 3, the last one's is padded.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import PartitionSpec
 
 from .dims import Dim, Dims, known_names, parse_pairs, show
 from .errors import LayoutError, did_you_mean
-from .mesh import Mesh
+from .mesh import Mesh, OneProcessor
 
 Axes = tuple[str, ...]
-Placement = tuple[Axes, ...]  # for each dim of a tensor the mesh axes that split it, major first
 Rules = Mapping[str, Axes]
 RulesLike = str | Mapping[str, str | Sequence[str]]
 
@@ -94,14 +94,14 @@ def _parse(rules: RulesLike) -> tuple[tuple[str, Axes], ...]:
             f"a layout is a string or a dict, not {type(rules).__name__}.", values=repr(rules), fix=_EXAMPLE
         )
     parsed: dict[str, Axes] = {}
-    for dim, given in pairs:
+    for dim, split in pairs:
         dim = dim.name if isinstance(dim, Dim) else dim
-        listed = given.split("+") if isinstance(given, str) else given
+        listed = split.split("+") if isinstance(split, str) else split
         axes = tuple(listed) if isinstance(listed, Sequence) else ()
         if not isinstance(dim, str) or not dim.isidentifier():
             raise LayoutError(f"{dim!r} is not the name of a dim.", values=repr(rules), fix=_EXAMPLE)
         if not axes or not all(isinstance(axis, str) and axis.isidentifier() for axis in axes):
-            raise LayoutError(f"{given!r} does not name mesh axes for dim {dim!r}.", values=repr(rules), fix=_EXAMPLE)
+            raise LayoutError(f"{split!r} does not name mesh axes for dim {dim!r}.", values=repr(rules), fix=_EXAMPLE)
         if dim in parsed:
             raise LayoutError(
                 f"dim {dim!r} has two rules.",
@@ -126,6 +126,86 @@ def block_size(size: int, parts: int) -> int:
     return -(-size // parts)
 
 
+class Part(NamedTuple):
+    """One dimension of an array of which each processor holds a block: the dim, and the axes that split it."""
+
+    name: str
+    size: int
+    axes: Axes
+
+
+class Placement(tuple[Axes, ...]):
+    """For each dim of a tensor the mesh axes that split it, major first.
+
+    Two placements are equal if they split alike, whatever the dims are called.
+    """
+
+    dims: Dims
+    mesh: Mesh
+
+    def __new__(cls, dims: Dims, mesh: Mesh, split: Iterable[Axes]) -> "Placement":
+        """Takes the axes of each dim."""
+        placement = super().__new__(cls, split)
+        placement.dims, placement.mesh = dims, mesh
+        return placement
+
+    @cached_property
+    def axes(self) -> frozenset[str]:
+        """The axes that split any dim."""
+        return frozenset(axis for axes in self for axis in axes)
+
+    def over(self, dims: Sequence[Dim]) -> Axes:
+        """Returns the axes that split some of the dims, one dim's after the other's."""
+        return tuple(axis for dim, axes in zip(self.dims, self, strict=True) if dim in dims for axis in axes)
+
+    def of(self, dim: Dim) -> Axes:
+        """Returns the axes that split a dim."""
+        return self[self.dims.index(dim)]
+
+    def count(self, dim: Dim) -> int:
+        """Returns the number of processors that a dim is split over."""
+        return self.mesh.count(self.of(dim))
+
+    def block(self, dim: Dim) -> int:
+        """Returns the size of the block of a dim that each processor stores."""
+        return block_size(dim.size, self.count(dim))
+
+    @cached_property
+    def local_shape(self) -> tuple[int, ...]:
+        """The shape of the slice that one processor stores, padding included."""
+        return tuple(map(self.block, self.dims))
+
+    @cached_property
+    def padded_shape(self) -> tuple[int, ...]:
+        """The shape of the whole array as stored: each dim is a whole number of blocks."""
+        return tuple(self.block(dim) * self.count(dim) for dim in self.dims)
+
+    @cached_property
+    def uneven(self) -> Dims:
+        """The dims whose blocks hold padding."""
+        return tuple(dim for dim in self.dims if dim.size % self.count(dim))
+
+    @cached_property
+    def parts(self) -> tuple[Part | None, ...]:
+        """For each dimension of a slice what it is a part of, None if it is whole."""
+        pairs = zip(self.dims, self, strict=True)
+        return tuple(Part(dim.name, dim.size, axes) if self.mesh.count(axes) > 1 else None for dim, axes in pairs)
+
+    @property
+    def spec(self) -> PartitionSpec:
+        """JAX's name for it."""
+        return PartitionSpec(*self)
+
+    def whole(self, dims: Sequence[Dim]) -> "Placement":
+        """Returns the placement of the same tensor that is not split along some dims."""
+        split = [() if dim in dims else axes for dim, axes in zip(self.dims, self, strict=True)]
+        return Placement(self.dims, self.mesh, split)
+
+    def stacked(self, dim: Dim) -> "Placement":
+        """Returns the placement of such tensors along a first dim, which is not split."""
+        return Placement((dim, *self.dims), self.mesh, ((), *self))
+
+
 @dataclass(frozen=True)
 class Setting:
     """A mesh and a layout: all that the placement of a tensor follows from, besides its dims and its role."""
@@ -133,7 +213,6 @@ class Setting:
     mesh: Mesh
     layout: Layout
     placements: dict[Any, Placement] = field(default_factory=dict, init=False, repr=False, compare=False)  # asked for
-    parts: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # of arrays given away
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -151,25 +230,26 @@ class Setting:
     def _rules(self) -> dict[str | None, dict[str, Axes]]:
         return {role: self.layout.for_role(role) for role in ROLES}
 
+    @cached_property
+    def has_rules(self) -> bool:
+        """Whether anything can be split, and so anything be a slice, copies or a pending sum."""
+        return any(self._rules.values())
+
     def check(self) -> "Setting":
         """Raises unless every rule names axes of this mesh, at most once for a dim, and a dim that exists."""
         problems = []
         for dim, axes in self.layout.all_rules():
+            rule = _show_rules([(dim, axes)])
             for axis in axes:
                 if axis not in self.mesh.axes:
-                    problems.append(
-                        f'"{dim}:{"+".join(axes)}": no mesh axis {axis!r}; {did_you_mean(axis, self.mesh.axes)}'
-                    )
+                    problems.append(f'"{rule}": no mesh axis {axis!r}; {did_you_mean(axis, self.mesh.axes)}')
             if dim not in known_names():
-                problems.append(
-                    f'"{dim}:{"+".join(axes)}": no dim {dim!r} was ever made; {did_you_mean(dim, known_names())}'
-                )
+                problems.append(f'"{rule}": no dim {dim!r} was ever made; {did_you_mean(dim, known_names())}')
         for role in ROLES:
             for dim, axes in self._rules[role].items():
                 if len(set(axes)) != len(axes):
-                    problems.append(
-                        f'"{dim}:{"+".join(axes)}": the main rule and the one for {role} name the same axis.'
-                    )
+                    rule = _show_rules([(dim, axes)])
+                    problems.append(f'"{rule}": the main rule and the one for {role} name the same axis.')
         if problems:
             raise LayoutError(
                 "the layout does not fit the mesh or the program."
@@ -180,14 +260,24 @@ class Setting:
             )
         return self
 
-    def placement(self, shape: Dims, role: str | None = None, operands: Sequence[Dims] = ()) -> Placement:
-        """Returns the mesh axes that split each dim; `operands` are named if two dims collide."""
-        rules = self._rules[role]
-        placement = tuple(rules.get(dim.name, ()) for dim in shape)
-        used = [axis for axes in placement for axis in axes]
-        if len(set(used)) != len(used):
-            self._raise_collision(shape, role, operands)
+    def placement(self, dims: Dims, role: str | None = None, operands: Sequence[Dims] = ()) -> Placement:
+        """Returns the placement that a settled tensor has; `operands` are named if two of its dims collide."""
+        placement = self.placements.get((dims, role))
+        if placement is None:
+            placement = self.placements[dims, role] = self.meeting(dims, role, operands)
         return placement
+
+    def meeting(self, dims: Dims, role: str | None = None, operands: Sequence[Dims] = ()) -> Placement:
+        """Returns the placement of dims that meet in an operation, and need not be those of any tensor."""
+        rules = self._rules[role]
+        placement = Placement(dims, self.mesh, [rules.get(dim.name, ()) for dim in dims])
+        if len(placement.axes) != sum(map(len, placement)):
+            self._raise_collision(dims, role, operands)
+        return placement
+
+    def whole(self, dims: Dims) -> Placement:
+        """Returns the placement of a tensor that is not split."""
+        return Placement(dims, self.mesh, [()] * len(dims))
 
     def _raise_collision(self, shape: Dims, role: str | None, operands: Sequence[Dims]) -> None:
         rules = self._rules[role]
@@ -205,44 +295,21 @@ class Setting:
             fix="split one of them over another axis, or rename it where they meet, to a name without a rule.",
         )
 
-    @cache  # noqa: B019  # settings are few, and this is asked for at every operand
-    def local_shape(self, shape: Dims, placement: Placement) -> tuple[int, ...]:
-        """Returns the shape of the slice that one processor stores, padding included."""
-        return tuple(block_size(d.size, self.mesh.count(axes)) for d, axes in zip(shape, placement, strict=True))
 
-    def padded_shape(self, shape: Dims, placement: Placement) -> tuple[int, ...]:
-        """Returns the shape of the whole array as stored: each dim is a whole number of blocks."""
-        counts = [self.mesh.count(axes) for axes in placement]
-        return tuple(block_size(d.size, n) * n for d, n in zip(shape, counts, strict=True))
-
-    def is_uneven(self, dim: Dim, axes: Axes) -> bool:
-        """Whether the blocks of a dim hold padding."""
-        return dim.size % self.mesh.count(axes) != 0
+OUTSIDE = Setting(OneProcessor(), Layout())
+_ambient = jax.make_user_context(OUTSIDE)  # part of every JAX cache key: two layouts never share a trace
 
 
-def partition_spec(placement: Placement) -> PartitionSpec:
-    """Returns JAX's name for a placement."""
-    return PartitionSpec(*placement)
-
-
-_ambient = jax.make_user_context(None)  # part of every JAX cache key: two layouts never share a trace
-
-
-def current() -> Setting | None:
-    """Returns the setting that `spmd` is tracing under, or None outside of it."""
+def current() -> Setting:
+    """Returns the setting that `spmd` is tracing under; outside of it, one processor without rules."""
     return _ambient.value
+
+
+def is_inside() -> bool:
+    """Whether a program is being traced."""
+    return current() is not OUTSIDE
 
 
 def ambient(setting: Setting) -> Any:
     """Returns a context manager that makes a setting the current one."""
     return _ambient(setting)
-
-
-def canonical(setting: Setting | None, shape: Dims, role: str | None) -> Placement:
-    """Returns the placement that a settled tensor has."""
-    if setting is None:
-        return ((),) * len(shape)
-    found = setting.placements.get((shape, role))
-    if found is None:
-        found = setting.placements[shape, role] = setting.placement(shape, role)
-    return found

@@ -105,6 +105,24 @@ class Mesh:
         return hash(self.jax_mesh)
 
 
+class OneProcessor(Mesh):
+    """The mesh outside of programs: one processor without axes, JAX's default device."""
+
+    def __init__(self) -> None:
+        self.axes, self.size, self.topology, self.is_abstract = {}, 1, None, True
+        self.jax_mesh = AbstractMesh((), ())
+
+    @property
+    def platform(self) -> str:
+        """What the processor is."""
+        return jax.default_backend()
+
+    @property
+    def device_kind(self) -> str:
+        """JAX's name for the kind of processor."""
+        return jax.devices()[0].device_kind
+
+
 def _parse(spec: str) -> dict[str, int]:
     if not isinstance(spec, str):
         raise MeshError(

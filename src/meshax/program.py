@@ -17,14 +17,15 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from . import collectives
-from .compat import Array, is_traced, varying_axes
+from .checking.derivatives import DerivativeOfCopies, differentiates_copies
+from .checking.slices import check
+from .compat import Array, is_traced
 from .dims import Dims, show
 from .errors import ArgumentError, MeshError, ShapeError
-from .layout import Layout, Placement, RulesLike, Setting, ambient, canonical, current, partition_spec
+from .layout import Layout, Placement, RulesLike, Setting, ambient, current, is_inside
 from .mesh import Mesh
-from .ops.gradients import casting, differentiates_copies
-from .slices import check
-from .tensor import DerivativeOfCopies, Tensor, check_same_everywhere, is_tensor, settled_array
+from .ops.gradients import casting
+from .tensor import Packed, Tensor, check_same_everywhere, copies_of, is_tensor, settled_array
 from .transfer import crop, pad_to
 
 if TYPE_CHECKING:
@@ -169,26 +170,22 @@ class Program(Generic[P, R]):
                 values=f"arguments 0 to {len(args) - 1}" if args else "no arguments",
                 fix="count the arguments from 0.",
             )
-        leaves, treedef = jax.tree.flatten(args, is_leaf=is_tensor)
-        kinds = [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in leaves]
-        specs = [PartitionSpec() if k is None else partition_spec(canonical(setting, *k)) for k in kinds]
+        operands = Packed(args)
+        results: list[Packed] = []
         out_specs: list[PartitionSpec] = []  # shard_map reads them after it has run the function
-        out: list[Any] = []
+
+        def specs(tree: Packed) -> list[PartitionSpec]:
+            return [PartitionSpec() if kind is None else setting.placement(*kind).spec for kind in tree.kinds]
 
         def run_locally(*arrays: Array) -> list[Array]:
             with ambient(setting), casting(casts), collectives.remembering():
-                made = [a if k is None else Tensor(a, *k) for a, k in zip(arrays, kinds, strict=True)]
-                results, out_tree = jax.tree.flatten(self.fn(*jax.tree.unflatten(treedef, made)), is_leaf=is_tensor)
-                out[:] = [out_tree, [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in results]]
-                out_specs[:] = [
-                    PartitionSpec() if k is None else partition_spec(canonical(setting, *k)) for k in out[1]
-                ]
-                return [_result(leaf, setting) for leaf in results]
+                results[:] = [Packed(self.fn(*operands.rebuild(arrays)))]
+                out_specs[:] = specs(results[0])
+                return [_result(leaf, setting) for leaf in results[0].leaves]
 
-        run = jax.shard_map(run_locally, mesh=self.mesh.jax_mesh, in_specs=tuple(specs), out_specs=out_specs)
-        arrays = run(*(leaf._array if is_tensor(leaf) else leaf for leaf in leaves))
-        made = [a if k is None else Tensor(a, *k) for a, k in zip(arrays, out[1], strict=True)]
-        return jax.tree.unflatten(out[0], made), jnp.zeros(())
+        run = jax.shard_map(run_locally, mesh=self.mesh.jax_mesh, in_specs=tuple(specs(operands)), out_specs=out_specs)
+        arrays = run(*(leaf._array if is_tensor(leaf) else leaf for leaf in operands.leaves))
+        return results[0].rebuild(arrays), jnp.zeros(())
 
 
 def _checked(trace: Callable[[bool], tuple[Any, Any]]) -> Any:
@@ -201,23 +198,21 @@ def _checked(trace: Callable[[bool], tuple[Any, Any]]) -> Any:
         SliceError: elements of a slice are combined.
     """
     try:
-        traced, made = trace(True)
+        traced, result = trace(True)
         is_right = not differentiates_copies(traced)
     except DerivativeOfCopies:
         is_right = False
     if not is_right:
-        traced, made = trace(False)
+        traced, result = trace(False)
     check(traced)
-    return made
+    return result
 
 
 def _result(leaf: Any, setting: Setting) -> Array:
     """Returns what a processor contributes to a result: its slice, the same as others' where it is not split."""
     if is_tensor(leaf):
         array = settled_array(leaf)
-        placement = canonical(setting, leaf.dims, leaf.role)
-        copies = tuple(sorted(varying_axes(array) - {axis for axes in placement for axis in axes}))
-        return collectives.replicate(array, copies)
+        return collectives.replicate(array, sorted(copies_of(array, setting.placement(leaf.dims, leaf.role))))
     if not _is_number_or_array(leaf):
         raise ShapeError(
             f"a program returns pytrees of tensors, arrays and numbers, not {type(leaf).__name__}.",
@@ -251,7 +246,7 @@ def put(tree: Any, mesh: Mesh, layout: Layout | RulesLike) -> Any:
 
 
 def _check_outside(what: str, fix: str) -> None:
-    if current() is not None:
+    if is_inside():
         raise MeshError(what, values=repr(current()), rule="there is one mesh and one layout at a time.", fix=fix)
 
 
@@ -274,9 +269,9 @@ def _abstract(tree: Any, setting: Setting) -> Any:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
 
     def of_tensor(x: Tensor) -> Tensor:
-        placement = canonical(setting, x.dims, x.role)
+        placement = setting.placement(x.dims, x.role)
         array = x._array if hasattr(x._array, "dtype") else jnp.asarray(x._array)
-        return Tensor(struct(array, setting.padded_shape(x.dims, placement), partition_spec(placement)), x.dims, x.role)
+        return Tensor(struct(array, placement.padded_shape, placement.spec), x.dims, x.role)
 
     def of_array(x: Any) -> jax.ShapeDtypeStruct:
         x = x if hasattr(x, "dtype") else jnp.asarray(x)
@@ -305,9 +300,8 @@ def _is_number_or_array(x: Any) -> bool:
 
 
 def _place_tensor(x: Tensor, setting: Setting) -> Tensor:
-    placement = canonical(setting, x.dims, x.role)
-    shape = setting.padded_shape(x.dims, placement)
-    sharding = NamedSharding(setting.mesh.jax_mesh, partition_spec(placement))
+    placement = setting.placement(x.dims, x.role)
+    shape, sharding = placement.padded_shape, NamedSharding(setting.mesh.jax_mesh, placement.spec)
     array = x._array
     if isinstance(array, jax.Array):
         if array.shape == shape and (is_traced(array) or array.sharding == sharding):

@@ -13,19 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import border, collectives
-from .compat import Array, is_traced, is_within_custom_vjp, named, varying_axes
+from . import collectives
+from .checking import border
+from .checking.derivatives import DerivativeOfCopies, is_within_custom_vjp
+from .compat import Array, is_traced, named, varying_axes
 from .dims import Dim, DimLike, Dims, DimsLike, as_list, find, show, sizes, unique
 from .errors import LayoutError, MeshaxError, ShapeError
-from .layout import Placement, Setting, canonical, current
+from .layout import Placement, current, is_inside
 from .sources import operation
 from .transfer import crop, move
 
 _ARRAYS = (jax.Array, np.ndarray)
-
-
-class DerivativeOfCopies(Exception):
-    """Somebody else's rule for a derivative gets copies: only we know that a gradient by them is a pending sum."""
 
 
 _records_names = jax.make_user_context(False)  # part of JAX's cache keys: a trace with names is nobody else's
@@ -130,6 +128,7 @@ class Tensor:
         def rename(self, **names: DimLike) -> "Tensor": ...  # noqa: D102
 
     def __repr__(self) -> str:
+        placement: tuple[Any, ...]
         try:
             placement = placement_of(self)
         except MeshaxError:
@@ -138,7 +137,8 @@ class Tensor:
         parts += [self.role] if self.role else []
         parts += [f"pending over {'+'.join(sorted(self._pending))}"] if self._pending else []
         if isinstance(self._array, np.ndarray | jax.Array) and not is_traced(self._array):
-            values = np.array2string(self.numpy(), threshold=24, edgeitems=2, precision=4) if _on_host(self) else "..."
+            is_here = isinstance(self._array, np.ndarray) or self._array.is_fully_addressable
+            values = np.array2string(self.numpy(), threshold=24, edgeitems=2, precision=4) if is_here else "..."
             parts.append(values if "\n" not in values else "\n" + values)
         return " ".join(parts)
 
@@ -156,37 +156,24 @@ class Tensor:
         return cls(_taken_in(leaves[0], *static), *static)
 
 
-def parts_of(setting: Setting, dims: Dims, placement: Placement) -> border.Parts:
-    """Returns which dimensions of an array are split, as the border knows them."""
-    parts = setting.parts.get((dims, placement))
-    if parts is None:
-        pairs = zip(dims, placement, strict=True)
-        parts = tuple(border.Part(d.name, d.size, axes) if setting.mesh.count(axes) > 1 else None for d, axes in pairs)
-        setting.parts[dims, placement] = parts
-    return parts
-
-
-def copies_of(array: Array, dims: Dims, role: str | None) -> frozenset[str]:
-    """Returns the axes over which a settled array is copies: it varies, and no dim is split over them."""
-    placement = canonical(current(), dims, role)
-    return varying_axes(array) - {axis for axes in placement for axis in axes}
+def copies_of(array: Array, placement: Placement) -> frozenset[str]:
+    """Returns the axes over which an array is copies: it varies, and no dim is split over them."""
+    return varying_axes(array) - placement.axes
 
 
 def _given_away(x: Tensor) -> Array:
     """Returns the array that JAX code gets to see: settled, and marked if it is a slice."""
     setting = current()
-    if setting is None or not isinstance(x._array, _ARRAYS):
-        return x._array
-    if len(x._array.shape) != len(x.dims):  # somebody has put another array in its place, as a function of trees may
-        return x._array
-    placement = canonical(setting, x.dims, x.role)
-    parts = parts_of(setting, x.dims, placement)
+    if not setting.has_rules or not isinstance(x._array, _ARRAYS) or x._array.ndim != len(x.dims):
+        return x._array  # somebody may have put something else in its place, as a function of trees can
+    placement = setting.placement(x.dims, x.role)
+    parts = placement.parts
     is_settled = x._placement is None and not x._pending
-    if is_settled and (not any(parts) or (is_traced(x._array) and _is_slice(x._array, setting, x.dims, placement))):
+    if is_settled and (not any(parts) or (is_traced(x._array) and _is_slice(x._array, placement))):
         array = x._array
     else:
         array = settled_array(x)
-    _check_derivative(array, x.dims, x.role)
+    _check_derivative(array, placement)
     if not any(parts):
         return array
     marked = collectives.once(array, ("leaves", parts), lambda array: border.leave(array, parts))
@@ -195,32 +182,28 @@ def _given_away(x: Tensor) -> Array:
     return marked
 
 
-def _is_slice(array: Array, setting: Setting, dims: Dims, placement: Placement) -> bool:
+def _is_slice(array: Array, placement: Placement) -> bool:
     """Whether an array is a slice by its shape, or its type, if a block of each dim is the whole of it."""
     shape = array.shape
-    return shape == setting.local_shape(dims, placement) and (shape != sizes(dims) or bool(varying_axes(array)))
+    return shape == placement.local_shape and (shape != sizes(placement.dims) or bool(varying_axes(array)))
 
 
 def _taken_in(array: Any, dims: Dims, role: str | None) -> Any:
     """Returns what JAX code gives a tensor for its array, marked if it is a slice."""
     setting = current()
-    if setting is None or not isinstance(array, _ARRAYS):
+    if not setting.has_rules or not isinstance(array, _ARRAYS):
         return array
-    _check_derivative(array, dims, role)
-    placement = canonical(setting, dims, role)
-    parts = parts_of(setting, dims, placement)
-    if not any(parts) or not _is_slice(array, setting, dims, placement):
+    placement = setting.placement(dims, role)
+    _check_derivative(array, placement)
+    parts = placement.parts
+    if not any(parts) or not _is_slice(array, placement):
         return array
     return collectives.once(array, ("enters", parts), lambda array: border.enter(array, parts))
 
 
-def _check_derivative(array: Array, dims: Dims, role: str | None) -> None:
-    if is_traced(array) and copies_of(array, dims, role) and is_within_custom_vjp():
+def _check_derivative(array: Array, placement: Placement) -> None:
+    if is_traced(array) and copies_of(array, placement) and is_within_custom_vjp():
         raise DerivativeOfCopies
-
-
-def _on_host(x: Tensor) -> bool:
-    return isinstance(x._array, np.ndarray) or x._array.is_fully_addressable
 
 
 def is_tensor(x: Any) -> bool:
@@ -229,6 +212,21 @@ def is_tensor(x: Any) -> bool:
     Others may put something else in an array's place, as optax does where it masks: then it is a pytree like any other.
     """
     return isinstance(x, Tensor) and hasattr(x._array, "shape")
+
+
+class Packed:
+    """A pytree with tensors, as a list of leaves and what it takes to rebuild it from arrays."""
+
+    treedef: Any
+
+    def __init__(self, tree: Any):
+        self.leaves, self.treedef = jax.tree.flatten(tree, is_leaf=is_tensor)
+        self.kinds = [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in self.leaves]
+
+    def rebuild(self, arrays: Sequence[Array]) -> Any:
+        """Returns the same pytree of other arrays."""
+        pairs = zip(arrays, self.kinds, strict=True)
+        return jax.tree.unflatten(self.treedef, [a if kind is None else Tensor(a, *kind) for a, kind in pairs])
 
 
 @operation
@@ -264,12 +262,12 @@ def tensor(array_like: Any, dims: DimsLike) -> Tensor:
             values=f"{show(shape)} for shape {tuple(array.shape)}",
             fix="correct the order or the sizes, or give names only: the sizes are then the array's.",
         )
-    return Tensor(array, shape, placement=None if current() is None else ((),) * len(shape))
+    return Tensor(array, shape, placement=current().whole(shape) if is_inside() else None)
 
 
 def check_same_everywhere(array: Array) -> None:
     """Raises if an array without names differs between processors: nobody would know how its slices fit together."""
-    if current() is not None and varying_axes(array):
+    if is_inside() and varying_axes(array):
         raise LayoutError(
             "an array without names differs between processors.",
             values=f"{array.dtype}{list(array.shape)} over {'+'.join(sorted(varying_axes(array)))}",
@@ -303,18 +301,16 @@ def param(x: Tensor) -> Tensor:
 
 def with_role(x: Tensor, role: str | None) -> Tensor:
     """Returns the tensor as it is stored in a role: gathered, cut or reduce-scattered as the placements ask."""
-    setting = current()
-    if setting is None or x.role == role:
+    if x.role == role or not current().has_rules:
         return Tensor(x._array, x.dims, role, x._placement, x._pending)
-    return Tensor(fetch(x, setting, frozenset(), role), x.dims, role)
+    return Tensor(fetch(x, frozenset(), role), x.dims, role)
 
 
-def local(x: Tensor, setting: Setting) -> tuple[Array, Placement]:
+def local(x: Tensor) -> tuple[Array, Placement]:
     """Returns the array and its placement as they are now; a whole array from outside the program is unsplit."""
     if x._placement is not None:
         return x._array, x._placement
-    placement = canonical(setting, x.dims, x.role)
-    axes = frozenset(axis for axes in placement for axis in axes)
+    placement = current().placement(x.dims, x.role)
     if np.ndim(x._array) != len(x.dims):
         raise ShapeError(
             f"the array of a tensor has {np.ndim(x._array)} dimensions, the tensor {len(x.dims)}.",
@@ -322,40 +318,40 @@ def local(x: Tensor, setting: Setting) -> tuple[Array, Placement]:
             rule="a function of trees (jax.tree.map, jax.vmap, optax) may change elements of a tensor, not its shape.",
             fix="use operations of meshax, or take the array out of the tensor first.",
         )
-    if x._array.shape == setting.local_shape(x.dims, placement):
-        if axes <= varying_axes(x._array):
+    if x._array.shape == placement.local_shape:
+        if not placement.axes or placement.axes <= varying_axes(x._array):
             return x._array, placement
         if x._array.shape != sizes(x.dims):  # made from a slice, by jnp.zeros_like for example
-            return collectives.to_copies(x._array, axes), placement
-    return crop(jnp.asarray(x._array), x.dims), ((),) * len(x.dims)
+            return collectives.to_copies(x._array, placement.axes), placement
+    return crop(jnp.asarray(x._array), x.dims), placement.whole(x.dims)
 
 
 def placement_of(x: Tensor) -> Placement:
     """Returns the axes that split each dim at present."""
     setting = current()
-    if setting is None or not hasattr(x._array, "shape"):
-        return ((),) * len(x.dims)
-    return local(x, setting)[1]
+    if not setting.has_rules or not hasattr(x._array, "shape"):
+        return setting.whole(x.dims)
+    return local(x)[1]
 
 
-def fetch(
-    x: Tensor, setting: Setting, vary: frozenset[str], role: str | None = None, *, transient: bool = False
-) -> Array:
+def fetch(x: Tensor, vary: frozenset[str], role: str | None = None, *, transient: bool = False) -> Array:
     """Returns the local array as the layout places it in a role, nothing pending, varying at least over `vary`."""
     if x._origin is not None:  # what it was made from is gathered once for all that is made from it
         fn, source = x._origin
-        return fn(fetch(source, setting, vary, role, transient=transient))
-    array, placement = local(x, setting)
-    array = move(array, setting, x.dims, placement, canonical(setting, x.dims, role), x._pending, vary, transient)
-    return collectives.to_copies(array, vary)
+        return fn(fetch(source, vary, role, transient=transient))
+    return moved(x, current().placement(x.dims, role), vary, transient=transient)
+
+
+def moved(x: Tensor, target: Placement, vary: frozenset[str] = frozenset(), *, transient: bool = False) -> Array:
+    """Returns the local array in a placement, nothing pending, varying at least over `vary`."""
+    array, placement = local(x)
+    array = move(array, placement, target, x._pending, vary, transient)
+    return collectives.to_copies(array if isinstance(array, jax.Array) else jnp.asarray(array), vary)
 
 
 def settled_array(x: Tensor) -> Array:
     """Returns the array of the settled tensor; outside a program, the whole array without padding."""
-    setting = current()
-    if setting is None:
-        return crop(jnp.asarray(x._array), x.dims)
-    return fetch(x, setting, frozenset(), x.role)
+    return fetch(x, frozenset(), x.role)
 
 
 def settle(x: Tensor) -> Tensor:

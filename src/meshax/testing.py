@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from .errors import ArgumentError, LayoutError
-from .layout import Layout, Setting, canonical, current, partition_spec
+from .layout import Layout, Setting, current
 from .mesh import Mesh
 from .ops.creation import zeros
 from .ops.gradients import value_and_grad
@@ -168,7 +168,7 @@ def can_place(tensors: Sequence[Tensor], setting: Setting) -> bool:
     """Whether the dims of each tensor can be placed without colliding."""
     try:
         for x in tensors:
-            setting.placement(x.dims, x.role)
+            setting.meeting(x.dims, x.role)
     except LayoutError:
         return False
     return True
@@ -176,14 +176,14 @@ def can_place(tensors: Sequence[Tensor], setting: Setting) -> bool:
 
 def place_with_garbage(x: Tensor, setting: Setting) -> Tensor:
     """Places a tensor on the mesh, with NaN (or an absurd integer) in its padding."""
-    placement = canonical(setting, x.dims, x.role)
-    shape = setting.padded_shape(x.dims, placement)
+    placement = setting.placement(x.dims, x.role)
+    shape = placement.padded_shape
     if jnp.issubdtype(x.dtype, jnp.inexact):
         host = np.full(shape, np.nan, x.dtype)
     else:  # an absurd number, and one that could be an index
         host = np.resize(np.array([_GARBAGE, 2]), shape).astype(x.dtype)
     host[tuple(slice(dim.size) for dim in x.dims)] = x.numpy()
-    return Tensor(jax.device_put(host, NamedSharding(setting.mesh.jax_mesh, partition_spec(placement))), x.dims, x.role)
+    return Tensor(jax.device_put(host, NamedSharding(setting.mesh.jax_mesh, placement.spec)), x.dims, x.role)
 
 
 def _place(leaf: Any, setting: Setting) -> Any:
@@ -214,9 +214,9 @@ def forward_and_gradient(fn: Callable[..., Any], args: Sequence[Any]) -> Callabl
         return total, out
 
     def both(*args: Any) -> tuple[Any, list[Tensor]]:
-        given = jax.tree.leaves(args, is_leaf=is_tensor)
-        floats = [x for x, f in zip(given, floating, strict=True) if f]
-        others = [x for x, f in zip(given, floating, strict=True) if not f]
+        leaves = jax.tree.leaves(args, is_leaf=is_tensor)
+        floats = [x for x, f in zip(leaves, floating, strict=True) if f]
+        others = [x for x, f in zip(leaves, floating, strict=True) if not f]
         (_, out), grads = value_and_grad(loss, has_aux=True)(floats, others)
         return out, grads
 
@@ -225,14 +225,11 @@ def forward_and_gradient(fn: Callable[..., Any], args: Sequence[Any]) -> Callabl
 
 def with_poisoned_gradient(x: Tensor) -> Tensor:
     """Returns the tensor, through whose padding NaN flows back: what follows an op may divide by its padding."""
-    setting = current()
-    if setting is None:
-        return x
-    placement = canonical(setting, x.dims, x.role)
+    placement = current().placement(x.dims, x.role)
     same = jax.custom_vjp(lambda array: array)
     same.defvjp(
         lambda array: (array, None),
-        lambda _, grad: (fill_padding(grad, setting, x.dims, placement, x.dims, jnp.nan),),
+        lambda _, grad: (fill_padding(grad, placement, x.dims, jnp.nan),),
     )
     return Tensor(same(settled_array(x)), x.dims, x.role)
 

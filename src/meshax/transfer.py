@@ -5,8 +5,9 @@ reduce-scatter if the value is a pending sum over them; an axis that goes from o
 Blocks of two splits of an uneven dim need not nest (10 over 8, then over 2): then the dim is gathered whole first.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,14 +16,12 @@ from jax import lax
 
 from . import collectives
 from .compat import Array, is_traced, varying_axes
-from .dims import Dim, Dims
-from .layout import Axes, Placement, Setting, block_size, current
+from .dims import Dim, Dims, sizes
+from .layout import Axes, Placement, block_size, is_inside
 
 
 def move(
     x: Array,
-    setting: Setting,
-    shape: Dims,
     source: Placement,
     target: Placement,
     pending: frozenset[str] = frozenset(),
@@ -33,8 +32,6 @@ def move(
 
     Args:
         x: the local array, in the source placement.
-        setting: the mesh.
-        shape: the dims of the tensor.
         source: the present placement.
         target: the wanted placement.
         pending: the axes over which the present values are partial sums.
@@ -43,53 +40,41 @@ def move(
     """
     if source == target and not pending:
         return x
-    gathered = {axis for axes in source for axis in axes}
-    vary = vary & gathered
-    key = ("move", shape, source, target, pending, vary, transient)
-    return collectives.once(x, key, lambda x: _Move(x, setting, shape, source, target, pending, vary, transient).run())
+    vary = vary & source.axes
+    key = ("move", target.dims, source, target, pending, vary, transient)
+    as_copies = vary | target.axes  # also what is gathered only to be cut again
+    return collectives.once(x, key, lambda x: _Move(x, list(source), target, set(pending), as_copies, transient).run())
 
 
+@dataclass
 class _Move:
     """One move: the array on its way, and where each dim is by now."""
 
-    def __init__(
-        self,
-        x: Array,
-        setting: Setting,
-        shape: Dims,
-        source: Placement,
-        target: Placement,
-        pending: frozenset[str],
-        vary: frozenset[str],
-        transient: bool,
-    ):
-        self.x = x
-        self.transient = transient
-        self.mesh = setting.mesh
-        self.shape = shape
-        self.now = list(source)
-        self.target = target
-        self.pending = set(pending)
-        self.vary = vary | {axis for axes in target for axis in axes}  # gathered only to be cut again
+    x: Array
+    now: list[Axes]
+    target: Placement
+    pending: set[str]
+    vary: frozenset[str]
+    transient: bool
 
     def run(self) -> Array:
         self._exchange_axes()
         self._take_blocks(only_unused=True)
-        self._sum_pending()
-        for position in range(len(self.shape)):
+        self.x = collectives.sum_over(self.x, [axis for axis in self.target.mesh.axes if axis in self.pending])
+        self.pending.clear()
+        for position in range(len(self.now)):
             self._gather(position)
         self._take_blocks(only_unused=False)
         return self.x
 
     def _exchange_axes(self) -> None:
-        for leaves in range(len(self.shape)):
-            for joins in range(len(self.shape)):
-                left, gained = self._suffix(self.target, self.now, leaves), self._suffix(self.now, self.target, joins)
-                if left and left == gained:
-                    self._pad(joins, self.target[joins], left)
-                    self.x = collectives.exchange(self.x, left, split=joins, join=leaves)
-                    self.now[leaves], self.now[joins] = self.target[leaves], self.target[joins]
-                    self._crop(leaves)
+        for leaves, joins in itertools.product(range(len(self.now)), repeat=2):
+            left, gained = self._suffix(self.target, self.now, leaves), self._suffix(self.now, self.target, joins)
+            if left and left == gained:
+                self._pad(joins, left)
+                self.x = collectives.exchange(self.x, left, split=joins, join=leaves)
+                self.now[leaves], self.now[joins] = self.target[leaves], self.target[joins]
+                self._crop(leaves)
 
     def _take_blocks(self, *, only_unused: bool) -> None:
         for position, axes in enumerate(self.target):
@@ -97,14 +82,14 @@ class _Move:
             in_use = {axis for axes in self.now for axis in axes}
             if not added or (only_unused and in_use & set(added)):
                 continue
-            self._pad(position, axes, added)
-            for state, group in groupby(added, key=self._state):
+            self._pad(position, added)
+            for state, group in itertools.groupby(added, key=self._state):
                 part = tuple(group)
                 if state == "pending":
                     self.x = collectives.scatter_sum(self.x, part, position)
                     self.pending -= set(part)
                 else:
-                    block = self.x.shape[position] // self.mesh.count(part)
+                    block = self.x.shape[position] // self.target.mesh.count(part)
                     self.x = collectives.take_block(self.x, part, position, block)
             self.now[position] = axes
 
@@ -113,17 +98,13 @@ class _Move:
             return "pending"
         return "copies" if axis in varying_axes(self.x) else "replicated"
 
-    def _sum_pending(self) -> None:
-        self.x = collectives.sum_over(self.x, tuple(axis for axis in self.mesh.axes if axis in self.pending))
-        self.pending.clear()
-
     def _gather(self, position: int) -> None:
         if self.now[position] == self.target[position] or self._suffix(self.now, self.target, position):
             return
         leaving = self._suffix(self.target, self.now, position) or self.now[position]
         self.now[position] = self.now[position][: -len(leaving)]
         # minor axes first, so that the blocks joined are neighbours
-        for copies, group in groupby(reversed(leaving), key=lambda axis: axis in self.vary):
+        for copies, group in itertools.groupby(reversed(leaving), key=lambda axis: axis in self.vary):
             axes = tuple(reversed(list(group)))
             self.x = collectives.gather(self.x, axes, position, copies=copies, transient=self.transient)
         self._crop(position)
@@ -131,71 +112,71 @@ class _Move:
     def _suffix(self, short: Sequence[Axes], long: Sequence[Axes], position: int) -> Axes:
         """Returns the axes by which the longer split of a dim refines the shorter one, if its blocks nest."""
         coarse, fine = short[position], long[position]
-        if fine[: len(coarse)] != coarse or not self._nests(self.shape[position], coarse, fine):
-            return ()
-        return fine[len(coarse) :]
+        many, few = self.target.mesh.count(fine), self.target.mesh.count(coarse)
+        nests = few == 1 or self._block(position, coarse) == many // few * self._block(position, fine)
+        return fine[len(coarse) :] if fine[: len(coarse)] == coarse and nests else ()
 
-    def _nests(self, dim: Dim, coarse: Axes, fine: Axes) -> bool:
-        many, few = self.mesh.count(fine), self.mesh.count(coarse)
-        return few == 1 or block_size(dim.size, few) == many // few * block_size(dim.size, many)
+    def _block(self, position: int, axes: Axes) -> int:
+        return block_size(self.target.dims[position].size, self.target.mesh.count(axes))
 
-    def _pad(self, position: int, axes: Axes, added: Axes) -> None:
-        wanted = block_size(self.shape[position].size, self.mesh.count(axes)) * self.mesh.count(added)
+    def _pad(self, position: int, added: Axes) -> None:
+        wanted = self._block(position, self.target[position]) * self.target.mesh.count(added)
         self.x = pad_to(self.x, position, wanted)
 
     def _crop(self, position: int) -> None:
-        wanted = block_size(self.shape[position].size, self.mesh.count(self.now[position]))
+        wanted = self._block(position, self.now[position])
         if self.x.shape[position] != wanted:
             self.x = lax.slice_in_dim(self.x, 0, wanted, axis=position)
 
 
 def pad_to(x: Array, position: int, size: int) -> Array:
     """Appends zeros along an array dimension up to a size."""
-    missing = size - x.shape[position]
-    if not missing:
+    return pad(x, position, 0, size - x.shape[position])
+
+
+def pad(x: Array, position: int, before: int, after: int, fill: Any = 0) -> Array:
+    """Puts a number of elements before and after an array dimension."""
+    if not before and not after:
         return x
-    return jnp.pad(x, [(0, missing if i == position else 0) for i in range(x.ndim)])
+    return jnp.pad(x, [(before, after) if i == position else (0, 0) for i in range(x.ndim)], constant_values=fill)
 
 
 def crop(x: Array, shape: Dims) -> Array:
     """Cuts the padding off a whole array."""
-    sizes = tuple(dim.size for dim in shape)
-    if x.shape == sizes:
+    if x.shape == sizes(shape):
         return x
-    if current() is not None and not is_traced(x):
+    if is_inside() and not is_traced(x):
         x = np.asarray(x)  # a placed array from outside: JAX cannot slice it while it traces for the same devices
-    return x[tuple(slice(size) for size in sizes)]
+    return x[tuple(slice(dim.size) for dim in shape)]
 
 
-def uneven(setting: Setting, shape: Dims, placement: Placement) -> Iterator[tuple[int, Dim, Axes]]:
-    """Iterates over the dims whose blocks hold padding: position, dim, axes."""
-    for position, (dim, axes) in enumerate(zip(shape, placement, strict=True)):
-        if axes and setting.is_uneven(dim, axes):
-            yield position, dim, axes
+def along(x: Array, position: int, ndim: int) -> Array:
+    """Returns a vector as an array of so many dimensions, of which it fills one."""
+    return x.reshape([-1 if i == position else 1 for i in range(ndim)])
 
 
-def indices(setting: Setting, dim: Dim, axes: Axes) -> Array:
+def indices(placement: Placement, dim: Dim) -> Array:
     """Returns the place in the whole dim of each element of this processor's block, padding included."""
-    block = block_size(dim.size, setting.mesh.count(axes))
+    block, axes = placement.block(dim), placement.of(dim)
     local = jnp.arange(block, dtype=jnp.int32)
     return local + collectives.processor_index(axes) * block if axes else local
 
 
-def fill_padding(x: Array, setting: Setting, shape: Dims, placement: Placement, over: Dims, value: Any = 0) -> Array:
+def fill_padding(x: Array, placement: Placement, over: Dims, value: Any = 0) -> Array:
     """Replaces the padding along some dims, whatever it holds; the backward pass drops what flows into it."""
-    for position, dim, axes in uneven(setting, shape, placement):
+    for dim in placement.uneven:
         if dim in over:
-            inside = is_real(setting, dim, axes).reshape([-1 if i == position else 1 for i in range(x.ndim)])
+            inside = along(is_real(placement, dim), placement.dims.index(dim), x.ndim)
             x = jnp.where(inside, x, jnp.asarray(value, x.dtype))
     return x
 
 
-def is_real(setting: Setting, dim: Dim, axes: Axes) -> Array:
+def is_real(placement: Placement, dim: Dim) -> Array:
     """Whether each element of this processor's block is one of the dim, and not padding."""
     if dim.size <= collectives.LARGEST:
-        return indices(setting, dim, axes) < dim.size
+        return indices(placement, dim) < dim.size
     # places do not fit into 32 bits, but those in a block do: the first blocks are full, then one is not, then none
-    full, rest = divmod(dim.size, block := block_size(dim.size, setting.mesh.count(axes)))
-    here = collectives.processor_index(axes)
+    full, rest = divmod(dim.size, block := placement.block(dim))
+    here = collectives.processor_index(placement.of(dim))
     count = jnp.where(here < full, jnp.uint32(block), jnp.where(here == full, jnp.uint32(rest), jnp.uint32(0)))
     return jnp.arange(block, dtype=jnp.uint32) < count

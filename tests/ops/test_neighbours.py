@@ -28,9 +28,9 @@ STARTS = {
 }
 
 
-def windows_of(x, starts, width, fill, axes):
+def windows_of(x, starts, width, fill):
     """Each processor's window, one after the other along a dim of its own."""
-    array = window(settled_array(x), current(), col, axes, 1, starts, width, fill)
+    array = window(settled_array(x), current().placement(x.dims), col, starts, width, fill)
     return Tensor(array, (row, mx.Dim("piece", width * len(starts))))
 
 
@@ -44,7 +44,7 @@ def expected(x, starts, width, fill):
 def test_each_processor_gets_its_window(name, width):
     x, starts = counting(row, col) + 1, STARTS[name]
 
-    made = mx.spmd(lambda x: windows_of(x, starts, width, -5, ("cols",)), mesh, "col:cols piece:cols")(x)
+    made = mx.spmd(lambda x: windows_of(x, starts, width, -5), mesh, "col:cols piece:cols")(x)
 
     np.testing.assert_array_equal(made.numpy(), expected(x, starts, width, -5))
 
@@ -54,7 +54,7 @@ def test_windows_along_two_axes(axes):
     x, starts = counting(row, col) + 1, [2, 0, 9, -1, 4, 4, 8, 30]  # blocks of 2; the last three hold padding only
 
     rule = "+".join(axes)
-    made = mx.spmd(lambda x: windows_of(x, starts, 4, 0, axes), mesh, f"col:{rule} piece:{rule}")(x)
+    made = mx.spmd(lambda x: windows_of(x, starts, 4, 0), mesh, f"col:{rule} piece:{rule}")(x)
 
     np.testing.assert_array_equal(made.numpy(), expected(x, starts, 4, 0))
 
@@ -64,8 +64,8 @@ def test_windows_along_two_axes(axes):
 def test_a_window_of_a_whole_dim(start, width):
     x = counting(row, col) + 1
 
-    for setting in (None, mx.layout.Setting(mesh, mx.Layout(""))):
-        made = window(settled_array(x), setting, col, (), 1, [start], width, 7)
+    for setting in (current(), mx.layout.Setting(mesh, mx.Layout(""))):
+        made = window(settled_array(x), setting.placement(x.dims), col, [start], width, 7)
         np.testing.assert_array_equal(made, expected(x, [start], width, 7))
 
 

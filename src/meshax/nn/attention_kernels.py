@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from ..compat import typed_outputs
 from ..dims import Dim, show
 from ..errors import ShapeError
-from ..layout import canonical, current
+from ..layout import current
 from ..ops import arange, broadcast, einsum, exp, full, maximum, reshape, scan, shift, softmax, transpose, where, zeros
 from ..ops import local as local_
 from ..ops import max as max_
@@ -131,10 +131,7 @@ def _as_memory(x: Tensor | None) -> Tensor | None:
 
 def _parts(length: Dim) -> int:
     """Returns over how many processors positions are split, if evenly; 1 otherwise."""
-    setting = current()
-    if setting is None:
-        return 1
-    parts = setting.mesh.count(canonical(setting, (length,), None)[0])
+    parts = current().placement((length,)).count(length)
     return parts if length.size % parts == 0 else 1
 
 
@@ -170,15 +167,14 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility) -> T
 
 
 def _platform() -> str:
-    setting = current()
-    return setting.mesh.platform if setting is not None else jax.default_backend()
+    return current().mesh.platform
 
 
 def _has_flash(q: Tensor, k: Tensor) -> bool:
     """Whether JAX's kernel takes these: from TPU v4 on, whole blocks, with as many heads of keys as of queries."""
     lengths = (q.dim(_QUERIES).size, k.dim(_MEMORY).size)
     heads = [[d for d in x.dims if d.name in ("heads", "kv_heads")] for x in (q, k)]
-    kind = setting.mesh.device_kind if (setting := current()) is not None else jax.devices()[0].device_kind
+    kind = current().mesh.device_kind
     return (
         _platform() == "tpu"
         and not kind.startswith(_TOO_OLD)

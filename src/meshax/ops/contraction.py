@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from ..dims import Dims, DimsLike, as_list, select, show, union, without
 from ..errors import DtypeError, ShapeError
-from ..layout import Setting, canonical, current
+from ..layout import current
 from ..tensor import Tensor, check_tensor
 from ..transfer import fill_padding
 from .operands import compute, describe
@@ -59,31 +59,23 @@ def einsum(*xs: Tensor, out: DimsLike | None = None, over: DimsLike | None = Non
     every = union(*(x.dims for x in xs))
     result = select(every, as_list(out)) if out is not None else without(every, select(every, over or ()))
     summed = without(every, result)
-    setting = current()
-    if setting is not None:
-        xs = _sum_colliding_alone(xs, every, summed, setting)
-        every = union(*(x.dims for x in xs))
-        setting.placement(every, operands=[x.dims for x in xs])
+    xs = _sum_colliding_alone(xs, every, summed)
+    every = union(*(x.dims for x in xs))
+    pending = frozenset(current().placement(every, operands=[x.dims for x in xs]).over(summed))
     letters = dict(zip((dim.name for dim in every), _LETTERS, strict=False))
-    equation = (
-        ",".join("".join(letters[d.name] for d in x.dims) for x in xs) + "->" + "".join(letters[d.name] for d in result)
-    )
+    *terms, last = ("".join(letters[d.name] for d in dims) for dims in (*(x.dims for x in xs), result))
 
-    split = canonical(setting, every, None)
-    pending = frozenset(a for dim, axes in zip(every, split, strict=True) if dim in summed for a in axes)
     dtype = xs[0].dtype
-    multiply: Callable[..., Any] = partial(jnp.einsum, equation)
+    multiply: Callable[..., Any] = partial(jnp.einsum, f"{','.join(terms)}->{last}")
     if pending and dtype == jnp.float16:
         multiply = _in_float32(multiply)
 
     def product(*arrays: Any) -> Any:
-        if setting is None:
-            return multiply(*arrays)
-        arrays = tuple(_mask(a, setting, x.dims) for a, x in zip(arrays, xs, strict=True))
-        return _mask(multiply(*arrays), setting, result)
+        arrays = tuple(_mask(a, x.dims) for a, x in zip(arrays, xs, strict=True))
+        return _mask(multiply(*arrays), result)
 
-    made = Tensor(compute(product, xs), result, pending=pending)
-    return made if made.dtype == dtype else made.astype(dtype)
+    total = Tensor(compute(product, xs), result, pending=pending)
+    return total if total.dtype == dtype else total.astype(dtype)
 
 
 def _in_float32(multiply: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,21 +91,19 @@ def _in_float32(multiply: Callable[..., Any]) -> Callable[..., Any]:
     return wide
 
 
-def _mask(array: Any, setting: Setting, shape: Dims) -> Any:
+def _mask(array: Any, shape: Dims) -> Any:
     """Zeroes all padding: a product forward is a sum over other dims backward, and 0 * NaN is NaN."""
-    return fill_padding(array, setting, shape, canonical(setting, shape, None), shape)
+    return fill_padding(array, current().placement(shape), shape)
 
 
-def _sum_colliding_alone(xs: tuple[Tensor, ...], every: Dims, summed: Dims, setting: Setting) -> tuple[Tensor, ...]:
+def _sum_colliding_alone(xs: tuple[Tensor, ...], every: Dims, summed: Dims) -> tuple[Tensor, ...]:
     """Sums first over dims that only one operand has, if their axis splits a dim of another operand too."""
-    owners = {dim: [x for x in xs if dim in x.dims] for dim in summed}
+    setting, owners = current(), {dim: [x for x in xs if dim in x.dims] for dim in summed}
     done = []
     for x in xs:
-        axes_elsewhere = {
-            axis for dim in every if dim not in x.dims for axis in canonical(setting, (dim,), None)[0]
-        }  # fmt: skip
+        axes_elsewhere = {axis for dim in every if dim not in x.dims for axis in setting.placement((dim,)).axes}
         alone = [d for d in x.dims if d in summed and len(owners[d]) == 1]
-        colliding = [d for d in alone if axes_elsewhere & set(canonical(setting, (d,), None)[0])]
+        colliding = [d for d in alone if axes_elsewhere & setting.placement((d,)).axes]
         reduce = any_ if x.dtype == jnp.bool_ else sum_
         done.append(reduce(x, over=colliding).astype(x.dtype) if colliding else x)
     return tuple(done)

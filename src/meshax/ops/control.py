@@ -14,14 +14,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import collectives
-from ..border import MARKS
+from ..checking.border import MARKS
 from ..compat import Array, varying_axes
 from ..dims import Dim, DimLike, Dims, find, show, union, unique
 from ..errors import ArgumentError, ShapeError
-from ..layout import Setting, canonical, current
+from ..layout import current
 from ..sources import operation
-from ..tensor import Tensor, is_tensor, local, settled_array
-from ..transfer import crop, move
+from ..tensor import Packed, Tensor, is_tensor, moved, settled_array
 from .operands import deferring, once_outside, recomputing
 from .resharding import placed
 
@@ -41,18 +40,12 @@ class _StatesDiffer(Exception):
         self.varying = varying
 
 
-class _Packed:
-    """A pytree with tensors, as a list of arrays and what it takes to rebuild it."""
+class _Packed(Packed):
+    """A pytree with tensors, whose arrays a loop or a branch takes or gives."""
 
     def __init__(self, tree: Any):
-        leaves, treedef = jax.tree.flatten(tree, is_leaf=is_tensor)
-        self.treedef: Any = treedef
-        self.kinds = [(leaf.dims, leaf.role) if is_tensor(leaf) else None for leaf in leaves]
-        self.arrays = [settled_array(leaf) if is_tensor(leaf) else jnp.asarray(leaf) for leaf in leaves]
-
-    def rebuild(self, arrays: list[Array]) -> Any:
-        pairs = zip(arrays, self.kinds, strict=True)
-        return jax.tree.unflatten(self.treedef, [a if kind is None else Tensor(a, *kind) for a, kind in pairs])
+        super().__init__(tree)
+        self.arrays = [settled_array(leaf) if is_tensor(leaf) else jnp.asarray(leaf) for leaf in self.leaves]
 
     def varying(self) -> list[Axes]:
         return [varying_axes(array) for array in self.arrays]
@@ -62,14 +55,10 @@ class _Packed:
 
     def check_same(self, new: "_Packed", what: str, rule: str, fix: str) -> None:
         """Raises unless another tree has the same structure, dims, dtypes and roles."""
-        problems = []
-        if self.treedef != new.treedef:
-            problems.append(f"first {self.treedef}, then {new.treedef}")
-        else:
-            for kind, new_kind, a, b in zip(self.kinds, new.kinds, self.arrays, new.arrays, strict=True):
-                before, after = _describe(kind, a), _describe(new_kind, b)
-                if before != after:
-                    problems.append(f"first {before}, then {after}")
+        before, after = ([self.treedef], [new.treedef])
+        if self.treedef == new.treedef:
+            before, after = (list(map(_describe, tree.kinds, tree.arrays)) for tree in (self, new))
+        problems = [f"first {a}, then {b}" for a, b in zip(before, after, strict=True) if a != b]
         if problems:
             raise ShapeError(what, values="; ".join(problems), rule=rule, fix=fix)
 
@@ -97,9 +86,8 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
     """
     leaves, treedef = jax.tree.flatten(xs, is_leaf=is_tensor)
     dim = _loop_dim(leaves, over)
-    setting = current()
     first = _Packed(init)
-    arrays = [_leading(leaf, dim, setting) if is_tensor(leaf) else leaf for leaf in leaves]
+    arrays = [_leading(leaf, dim) if is_tensor(leaf) else leaf for leaf in leaves]
     outs: list[_Packed] = []
 
     def step(varying: list[Axes]) -> Callable[[list[Array], list[Array]], tuple[list[Array], list[Array]]]:
@@ -113,9 +101,7 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
             if not isinstance(pair, tuple | list) or len(pair) != 2:
                 raise ShapeError(
                     "the body of mx.scan returns the next carry and a y.",
-                    values=f"{type(pair).__name__} of {len(pair)}"
-                    if isinstance(pair, tuple | list)
-                    else type(pair).__name__,
+                    values=type(pair).__name__ + (f" of {len(pair)}" if isinstance(pair, tuple | list) else ""),
                     fix="return (carry, y), with None for y if there is none.",
                 )
             out = _packed_alike(first, pair[0], varying, "mx.scan")
@@ -125,7 +111,7 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
         return run
 
     carry, ys = _until_states_agree(first, lambda v: lax.scan(step(v), first.cast(v), arrays, length=dim.size))
-    ys = [y if kind is None else _stacked(y, dim, *kind, setting) for y, kind in zip(ys, outs[0].kinds, strict=True)]
+    ys = [y if kind is None else _stacked(y, dim, *kind) for y, kind in zip(ys, outs[0].kinds, strict=True)]
     return first.rebuild(carry), jax.tree.unflatten(outs[0].treedef, ys)
 
 
@@ -161,24 +147,14 @@ def _loop_dim(leaves: list[Any], over: DimLike) -> Dim:
     raise ShapeError(f"mx.scan does not know the size of {over!r}.", fix="pass a Dim where xs hold no tensor.")
 
 
-def _leading(x: Tensor, dim: Dim, setting: Setting | None) -> Array:
+def _leading(x: Tensor, dim: Dim) -> Array:
     """Returns the array as stored, but whole along the dim, which comes first."""
-    position = x.dims.index(dim)
-    if setting is None:
-        array = crop(jnp.asarray(x._array), x.dims)
-    else:
-        array, placement = local(x, setting)
-        stored = canonical(setting, x.dims, x.role)
-        target = tuple(() if i == position else axes for i, axes in enumerate(stored))
-        array = move(array, setting, x.dims, placement, target, x._pending)
-    return jnp.moveaxis(array, position, 0)
+    return jnp.moveaxis(moved(x, current().placement(x.dims, x.role).whole((dim,))), x.dims.index(dim), 0)
 
 
-def _stacked(array: Array, dim: Dim, shape: tuple[Dim, ...], role: str | None, setting: Setting | None) -> Tensor:
-    dims = unique((dim, *shape))
-    if setting is None:
-        return Tensor(array, dims, role)
-    return placed(array, setting, dims, role, ((), *canonical(setting, shape, role)))
+def _stacked(array: Array, dim: Dim, shape: tuple[Dim, ...], role: str | None) -> Tensor:
+    unique((dim, *shape))
+    return placed(array, current().placement(shape, role).stacked(dim), role)
 
 
 def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any) -> Any:
@@ -262,19 +238,19 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def recomputed(*args: Any, **kwargs: Any) -> Any:
-        given = _Packed((args, kwargs))
+        operands = _Packed((args, kwargs))
         outs: list[_Packed] = []
         actions: list[Callable[[Any], None]] = []
 
         def run(arrays: list[Array]) -> tuple[list[Array], list[Any]]:
-            args, kwargs = given.rebuild(arrays)
+            args, kwargs = operands.rebuild(arrays)
             with recomputing(True), deferring(arrays) as deferred:
                 outs[:] = [_Packed(fn(*args, **kwargs))]
             actions[:] = [action for action, _ in deferred]
             return outs[0].arrays, [values for _, values in deferred]
 
-        # tensors are taken apart here and not by JAX: what it takes apart, it may see (border.py)
-        arrays, values = jax.checkpoint(run, policy=decide)(given.arrays)
+        # tensors are taken apart here and not by JAX: what it takes apart, it may see (checking/border.py)
+        arrays, values = jax.checkpoint(run, policy=decide)(operands.arrays)
         for action, value in zip(actions, values, strict=True):
             once_outside(action, value)
         return outs[0].rebuild(arrays)

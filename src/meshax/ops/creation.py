@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from .. import collectives
 from ..dims import Dim, Dims, DimsLike, as_list, show, unique
 from ..errors import ShapeError
-from ..layout import canonical, current
+from ..layout import current
 from ..tensor import Tensor
 from ..transfer import indices
 
@@ -51,12 +51,9 @@ def full(dims: DimsLike, value: Any, dtype: Any = None) -> Tensor:
 
     Communication: none.
     """
-    shape, setting = sized_dims(dims, "full"), current()
-    if setting is None:
-        return Tensor(jnp.full([dim.size for dim in shape], value, dtype), shape)
-    placement = canonical(setting, shape, None)
-    array = jnp.full(setting.local_shape(shape, placement), value, dtype)
-    return Tensor(collectives.to_copies(array, frozenset(a for axes in placement for a in axes)), shape)
+    shape = sized_dims(dims, "full")
+    placement = current().placement(shape)
+    return Tensor(collectives.to_copies(jnp.full(placement.local_shape, value, dtype), placement.axes), shape)
 
 
 def zeros(dims: DimsLike, dtype: Any = jnp.float32) -> Tensor:
@@ -84,7 +81,4 @@ def arange(dim: Dim) -> Tensor:
     Communication: none.
     """
     dim = places_fit(one_sized_dim(dim, "arange"), "arange")
-    setting = current()
-    if setting is None:
-        return Tensor(jnp.arange(dim.size, dtype=jnp.int32), (dim,))
-    return Tensor(indices(setting, dim, canonical(setting, (dim,), None)[0]), (dim,))
+    return Tensor(indices(current().placement((dim,)), dim), (dim,))

@@ -17,14 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import compat
+from ..checking.rules import SAME
+from ..checking.slices import check_elementwise
 from ..collectives import can_stay_pending
-from ..dims import Dims, show, sizes, union
+from ..dims import Dims, show, union
 from ..errors import DtypeError, ShapeError
-from ..layout import Placement, canonical, current
-from ..slice_rules import SAME
-from ..slices import check_elementwise
+from ..layout import Placement, current
 from ..sources import operation
-from ..tensor import Tensor, check_same_everywhere, check_tensor, parts_of, placement_of
+from ..tensor import Tensor, check_same_everywhere, check_tensor, placement_of
 from ..transfer import fill_padding
 from .foreign import call_on_slices
 from .operands import align, common_role, compute
@@ -80,53 +80,47 @@ def apply(
         return check_tensor(operands[0], f"mx.{name}")
     if _stays_unsettled(operands, xs, pending):
         first = xs[0]
-        made = [x._array if isinstance(x, Tensor) else x for x in operands]
-        array = fn(*made) if ours else _call(fn, made, [first.dims], first.dims, placement_of(first), name)
-        origin = None
-        if (
-            ours and not first._pending and array.dtype.itemsize >= first.dtype.itemsize
-        ):  # a narrower one is sent itself
+        arrays = [x._array if isinstance(x, Tensor) else x for x in operands]
+        array = fn(*arrays) if ours else _call(fn, arrays, [first.dims], placement_of(first), name)
+        origin = None  # what is narrower than its origin is sent itself
+        if ours and not first._pending and array.dtype.itemsize >= first.dtype.itemsize:
             origin = (lambda array: fn(*(array if isinstance(x, Tensor) else x for x in operands)), first)
         return Tensor(array, first.dims, first.role, first._placement, first._pending, origin)
-    shape, role, setting = union(*(x.dims for x in xs)), common_role(xs), current()
-    if setting is not None:
-        setting.placement(shape, role, operands=[x.dims for x in xs] if len(xs) > 1 else ())
-    placement = canonical(setting, shape, role)
+    shape, role = union(*(x.dims for x in xs)), common_role(xs)
+    placement = current().placement(shape, role, operands=[x.dims for x in xs] if len(xs) > 1 else ())
 
     def aligned(*arrays: Any) -> Any:
-        ready = iter([align(a, x.dims, shape, placement, setting) for a, x in zip(arrays, xs, strict=True)])
-        made = [next(ready) if isinstance(x, Tensor) else x for x in operands]
-        return fn(*made) if ours else _call(fn, made, [x.dims for x in xs], shape, placement, name)
+        ready = iter([align(a, x.dims, placement) for a, x in zip(arrays, xs, strict=True)])
+        values = [next(ready) if isinstance(x, Tensor) else x for x in operands]
+        return fn(*values) if ours else _call(fn, values, [x.dims for x in xs], placement, name)
 
     return Tensor(compute(aligned, xs, role), shape, role)
 
 
-def _call(
-    fn: Callable[..., Any], operands: list[Any], dims: list[Dims], shape: Dims, placement: Placement, name: str
-) -> Any:
+def _call(fn: Callable[..., Any], operands: list[Any], dims: list[Dims], placement: Placement, name: str) -> Any:
     """Calls a function of which we only hope that it is elementwise, on numbers and on arrays aligned to a shape."""
-    setting = current()
-    wanted = sizes(shape) if setting is None else setting.local_shape(shape, placement)
+    shape, wanted = placement.dims, placement.local_shape
     arrays = [x for x in operands if not is_number(x)]
 
     def on_arrays(*arrays: Any) -> Any:
         ready = iter(arrays)
-        made = fn(*(x if is_number(x) else next(ready) for x in operands))
-        if len(np.shape(made)) != len(wanted) or any(n not in (1, m) for n, m in zip(made.shape, wanted, strict=True)):
+        array = fn(*(x if is_number(x) else next(ready) for x in operands))
+        if len(np.shape(array)) != len(wanted) or any(
+            n not in (1, m) for n, m in zip(array.shape, wanted, strict=True)
+        ):
             raise ShapeError(
-                f"{name} is not elementwise: it returns an array of shape {np.shape(made)}.",
+                f"{name} is not elementwise: it returns an array of shape {np.shape(array)}.",
                 values=f"{show(shape)}, on one processor {wanted}",
                 rule="a lifted function makes each element of its result from one element of each operand.",
                 fix="use mx.local for a function of slices, or operations of meshax.",
             )
-        return jnp.broadcast_to(made, wanted)
+        return jnp.broadcast_to(array, wanted)
 
-    if setting is None:
-        return on_arrays(*arrays)
-    every = list(zip(shape, parts_of(setting, shape, placement), strict=True))
-    check_elementwise(on_arrays, arrays, [tuple(p if d in own else SAME for d, p in every) for own in dims])
-    made = call_on_slices(on_arrays, arrays, [(shape, placement)] * len(arrays), setting)
-    return fill_padding(made, setting, shape, placement, shape)  # nothing may flow back through it
+    if any(placement.parts):
+        every = list(zip(shape, placement.parts, strict=True))
+        check_elementwise(on_arrays, arrays, [tuple(p if d in own else SAME for d, p in every) for own in dims])
+    result = call_on_slices(on_arrays, arrays, [placement] * len(arrays))
+    return fill_padding(result, placement, shape)  # nothing may flow back through it
 
 
 def _as_operand(x: Operand, name: str) -> Operand:
@@ -160,8 +154,6 @@ def is_number(x: Any) -> bool:
 def _stays_unsettled(operands: tuple[Operand, ...], xs: list[Tensor], pending: str) -> bool:
     """Whether the function can be applied to the slices as they are."""
     first = xs[0]
-    if current() is None:
-        return False
     if not first._pending:
         return len(xs) == 1 and first._placement is not None
     if not can_stay_pending(first.dtype):
@@ -169,12 +161,8 @@ def _stays_unsettled(operands: tuple[Operand, ...], xs: list[Tensor], pending: s
     if len(xs) == 1:
         factors = [x for x in operands if x is not first]
         return pending in ("scale", "divide") and all(_scales(x, first.dtype, pending) for x in factors)
-    same = all(
-        (x.dims, x.role, x._placement, x._pending, x.dtype)
-        == (first.dims, first.role, first._placement, first._pending, first.dtype)
-        for x in xs
-    )
-    return pending == "sum" and same and len(xs) == len(operands)
+    states = {(x.dims, x.role, x._placement, x._pending, x.dtype) for x in xs}
+    return pending == "sum" and len(states) == 1 and len(xs) == len(operands)
 
 
 def _scales(number: Any, dtype: Any, pending: str) -> bool:
@@ -195,9 +183,9 @@ def _scales(number: Any, dtype: Any, pending: str) -> bool:
     return bool(np.isfinite(factor) and factor != 0)
 
 
-def _binary(fn: Callable[..., Any], name: str, pending: str = "") -> Callable[..., Tensor]:
+def _binary(fn: Callable[..., Any], name: str, pending: str, swapped: bool = False) -> Callable[..., Tensor]:
     def operator(a: Operand, b: Operand) -> Tensor:
-        return apply(fn, (a, b), name, pending)
+        return apply(fn, (b, a) if swapped else (a, b), name, pending)
 
     return operation(operator, "operator")
 
@@ -252,37 +240,24 @@ maximum, minimum = lift(jnp.maximum), lift(jnp.minimum)
 logical_and, logical_or, logical_not = lift(jnp.logical_and), lift(jnp.logical_or), lift(jnp.logical_not)
 isnan, isfinite, clip = lift(jnp.isnan), lift(jnp.isfinite), lift(jnp.clip)
 
-_OPERATORS = {
-    "add": (operator.add, "sum"), "sub": (operator.sub, "sum"), "mul": (operator.mul, "scale"),
-    "truediv": (operator.truediv, "divide"), "floordiv": (operator.floordiv, ""), "mod": (operator.mod, ""),
-    "pow": (operator.pow, ""), "and": (operator.and_, ""), "or": (operator.or_, ""), "xor": (operator.xor, ""),
-}  # fmt: skip
-_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-_SYMBOLS = {
+_ARITHMETIC = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "and": "&",
-    "or": "|", "xor": "^", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+    "or": "|", "xor": "^",
 }  # fmt: skip
+_COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+_PENDING = {"add": "sum", "sub": "sum", "mul": "scale", "truediv": "divide"}
 
 
 def _attach_operators() -> None:
-    for name, (fn, pending) in _OPERATORS.items():
-        called = f"operator {_SYMBOLS[name]}"
+    for name, symbol in (_ARITHMETIC | _COMPARISONS).items():
+        fn, called, pending = getattr(operator, f"__{name}__"), f"operator {symbol}", _PENDING.get(name, "")
         setattr(Tensor, f"__{name}__", _binary(fn, called, pending))
-        reversed_pending = pending if name in ("add", "sub", "mul") else ""
-        setattr(Tensor, f"__r{name}__", _swapped(_binary(fn, called, reversed_pending)))
-    for name in _COMPARISONS:
-        setattr(Tensor, f"__{name}__", _binary(getattr(operator, name), f"operator {_SYMBOLS[name]}"))
+        if name in _ARITHMETIC:  # a number divided by a pending sum is no pending sum
+            setattr(Tensor, f"__r{name}__", _binary(fn, called, pending if name != "truediv" else "", swapped=True))
     Tensor.__neg__ = operation(negative)  # type: ignore
     Tensor.__abs__ = operation(lambda self: apply(operator.abs, (self,), "abs"), "abs")  # type: ignore
     Tensor.__invert__ = operation(lambda self: apply(operator.invert, (self,), "invert"), "invert")  # type: ignore
     Tensor.astype = operation(astype)  # type: ignore
-
-
-def _swapped(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def operator(self: Tensor, other: Operand) -> Tensor:
-        return fn(other, self)
-
-    return operation(operator, "operator")
 
 
 _attach_operators()

@@ -13,36 +13,31 @@ from jax import lax
 
 from .. import collectives
 from ..compat import Array
-from ..dims import Dims
-from ..layout import Placement, Setting, block_size
-from ..transfer import is_real, uneven
+from ..layout import Placement
+from ..transfer import along, is_real
 
 
-def call_on_slices(
-    fn: Callable[..., Array], arrays: Sequence[Array], operands: Sequence[tuple[Dims, Placement]], setting: Setting
-) -> Array:
+def call_on_slices(fn: Callable[..., Array], arrays: Sequence[Array], placements: Sequence[Placement]) -> Array:
     """Calls a function so that nothing flows back through padding; what the padding of its result holds is open.
 
     Args:
         fn: the function.
         arrays: the slices it takes.
-        operands: the dims of each slice, and how they are placed.
-        setting: the mesh.
+        placements: how each is placed.
 
     Communication: none, if every processor holds an element of each dim; otherwise an all-reduce of one element of the
     uneven dim, for each operand that has it.
     """
-    return fn(*(_repeat_first(x, *placed, setting) for x, placed in zip(arrays, operands, strict=True)))
+    return fn(*map(_repeat_first, arrays, placements))
 
 
-def _repeat_first(x: Array, shape: Dims, placement: Placement, setting: Setting) -> Array:
-    for position, dim, axes in uneven(setting, shape, placement):
-        block, count = x.shape[position], setting.mesh.count(axes)
-        if block != block_size(dim.size, count):
+def _repeat_first(x: Array, placement: Placement) -> Array:
+    for dim in placement.uneven:
+        position, block = placement.dims.index(dim), placement.block(dim)
+        if x.shape[position] != block:
             continue  # one element, to be broadcast
         first = lax.stop_gradient(lax.slice_in_dim(x, 0, 1, axis=position))
-        if block * (count - 1) >= dim.size:  # some processors hold nothing but padding
-            first = collectives.replicate(first, axes)
-        inside = is_real(setting, dim, axes).reshape([-1 if i == position else 1 for i in range(x.ndim)])
-        x = jnp.where(inside, x, first)
+        if block * (placement.count(dim) - 1) >= dim.size:  # some processors hold nothing but padding
+            first = collectives.replicate(first, placement.of(dim))
+        x = jnp.where(along(is_real(placement, dim), position, x.ndim), x, first)
     return x

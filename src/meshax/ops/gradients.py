@@ -8,6 +8,7 @@ Only we know that a gradient by copies is a pending sum. Where somebody else dif
 `jax.custom_vjp`), nothing may be cast: the program is traced once more, and JAX sums in every backward pass.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,12 +19,13 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from .. import collectives
-from ..compat import Array, inner_programs, varying_axes
+from ..checking.derivatives import BY_COPIES, BY_VALUES
+from ..compat import Array, varying_axes
 from ..dims import Dim, DimLike, Dims, show, unique
 from ..errors import ArgumentError, DtypeError, ShapeError
-from ..layout import canonical, current
+from ..layout import current
 from ..sources import operation
-from ..tensor import Tensor, check_same_everywhere, check_tensor, copies_of, is_tensor, settled_array
+from ..tensor import Packed, Tensor, check_same_everywhere, check_tensor, copies_of, is_tensor, settled_array
 from .operands import copying, integers
 from .resharding import placed, reshape
 
@@ -31,41 +33,12 @@ __all__ = ["grad", "value_and_grad"]
 
 _MICRO, _CUT = "microbatches", "_microbatches"  # the dim of what is stacked; that of a batch in parts, never split
 GRADIENT = "gradient"  # names gradients in the jaxpr, for whoever reads the program
-# The scopes of what we differentiate, by copies or not.
-_BY_COPIES, _BY_VALUES = "value_and_grad", "value_and_grad_of_values"
 _casts = jax.make_user_context(True)  # part of JAX's cache keys
 
 
 def casting(allowed: bool) -> Any:
     """Returns a context manager that says whether gradients may be taken by copies."""
     return _casts(allowed)
-
-
-def differentiates_copies(jaxpr: Any) -> bool:
-    """Whether somebody else differentiates inside of what we differentiate by copies; the names of scopes tell."""
-    return _differentiates(getattr(jaxpr, "jaxpr", jaxpr), False, {})
-
-
-def _differentiates(jaxpr: Any, inside: bool, known: dict[Any, tuple[bool, bool]]) -> bool:
-    for eqn in jaxpr.eqns:
-        stack = eqn.source_info.name_stack.stack
-        key = (id(stack), inside)  # many operations share a stack
-        if key not in known:
-            known[key] = _read_scopes(stack, inside)
-        is_others, by_copies = known[key]
-        if is_others or any(_differentiates(inner, by_copies, known) for inner in inner_programs(eqn)):
-            return True
-    return False
-
-
-def _read_scopes(stack: tuple[Any, ...], by_copies: bool) -> tuple[bool, bool]:
-    for i, element in enumerate(stack):
-        is_derivative = type(element).__name__ == "Transform" and element.name == "jvp"
-        following = stack[i + 1].name if i + 1 < len(stack) else ""
-        if by_copies and is_derivative and following not in (_BY_COPIES, _BY_VALUES):
-            return True, True
-        by_copies |= element.name == _BY_COPIES
-    return False, by_copies
 
 
 def value_and_grad(
@@ -100,21 +73,21 @@ def value_and_grad(
 
     def value_and_gradient(*args: Any) -> Any:
         positions = _positions(numbers, len(args))
-        leaves, treedef = jax.tree.flatten([args[i] for i in positions], is_leaf=is_tensor)
+        params = Packed([args[i] for i in positions])
+        leaves = params.leaves
         others = [arg for i, arg in enumerate(args) if i not in positions]
         _check_differentiable(leaves)
         axes = _axes_of(others) if _casts.value else frozenset()
         arrays = [collectives.to_copies(settled_array(x), axes) if is_tensor(x) else x for x in leaves]
-        pairs = list(zip(arrays, leaves, strict=True))
-        copies = [copies_of(a, x.dims, x.role) if is_tensor(x) else frozenset() for a, x in pairs]
-        structure: list[Any] = []
+        pairs = zip(arrays, params.kinds, strict=True)
+        copies = [frozenset() if kind is None else copies_of(a, current().placement(*kind)) for a, kind in pairs]
+        returned: list[Packed] = []
 
         def loss(arrays: list[Array], others: list[Any]) -> Any:
-            with jax.named_scope(_BY_COPIES if axes or any(copies) else _BY_VALUES), copying(axes):
-                made = [Tensor(a, x.dims, x.role) if is_tensor(x) else a for a, x in zip(arrays, leaves, strict=True)]
-                given = dict(zip(positions, jax.tree.unflatten(treedef, made), strict=True))
+            with jax.named_scope(BY_COPIES if axes or any(copies) else BY_VALUES), copying(axes):
+                chosen = dict(zip(positions, params.rebuild(arrays), strict=True))
                 rest = iter(others)
-                out = fn(*(given[i] if i in given else next(rest) for i in range(len(args))))
+                out = fn(*(chosen[i] if i in chosen else next(rest) for i in range(len(args))))
                 if has_aux and not (isinstance(out, tuple | list) and len(out) == 2):
                     raise ShapeError(
                         "with has_aux, a function returns its value and something else.",
@@ -122,30 +95,27 @@ def value_and_grad(
                         fix="return (loss, aux), or leave out has_aux.",
                     )
                 value, aux = out if has_aux else (out, None)
-                aux_leaves, aux_tree = jax.tree.flatten(aux, is_leaf=is_tensor)
-                structure[:] = [aux_tree, [(x.dims, x.role) if is_tensor(x) else None for x in aux_leaves]]
-                return _replicated(value), [settled_array(x) if is_tensor(x) else x for x in aux_leaves]
+                returned[:] = [Packed(aux)]
+                return _replicated(value), [settled_array(x) if is_tensor(x) else x for x in returned[0].leaves]
 
         def differentiate(arrays: list[Array], others: list[Any]) -> Any:
             return jax.value_and_grad(lambda arrays: loss(arrays, others), has_aux=True)(arrays)
 
         if microbatches is None:
             (value, aux), gradients = differentiate(arrays, others)
-            aux = [a if kind is None else _released(a, *kind) for a, kind in zip(aux, structure[1], strict=True)]
+            as_tensor: Callable[..., Tensor] = _released
         else:
             (value, aux), gradients = _accumulate(differentiate, arrays, others, microbatches, over)
-            aux = [
-                a if kind is None else _with_parts(a, microbatches, *kind)
-                for a, kind in zip(aux, structure[1], strict=True)
-            ]
+            as_tensor = functools.partial(_with_parts, microbatches)
+        aux = [a if kind is None else as_tensor(a, *kind) for a, kind in zip(aux, returned[0].kinds, strict=True)]
         gradients = [
             Tensor(checkpoint_name(g, GRADIENT), x.dims, x.role, pending=c) if is_tensor(x) else g
             for g, x, c in zip(gradients, leaves, copies, strict=True)
         ]
-        grads = jax.tree.unflatten(treedef, gradients)
+        grads = jax.tree.unflatten(params.treedef, gradients)
         grads = tuple(grads) if several else grads[0]
         value = Tensor(value, ())
-        return ((value, jax.tree.unflatten(structure[0], aux)), grads) if has_aux else (value, grads)
+        return ((value, jax.tree.unflatten(returned[0].treedef, aux)), grads) if has_aux else (value, grads)
 
     return operation(value_and_gradient, "value_and_grad")
 
@@ -207,16 +177,12 @@ def _axes_of(args: list[Any]) -> frozenset[str]:
     A dim of the batch is one that several arguments have (tokens and labels), or that the only one has. Where this
     guess misses an axis, JAX sums over it in the backward pass.
     """
-    setting = current()
     tensors = [x for x in jax.tree.leaves(args, is_leaf=is_tensor) if is_tensor(x) and x.dims]
-    if setting is None or not tensors:
-        return frozenset()
     names = Counter(dim.name for x in tensors for dim in x.dims)
     axes: set[str] = set()
     for x in tensors:
-        for dim, split in zip(x.dims, canonical(setting, x.dims, x.role), strict=True):
-            if len(tensors) == 1 or names[dim.name] > 1:
-                axes.update(split)
+        batch = [dim for dim in x.dims if len(tensors) == 1 or names[dim.name] > 1]
+        axes.update(current().placement(x.dims, x.role).over(batch))
     return frozenset(axes)
 
 
@@ -243,14 +209,13 @@ def _replicated(value: Any) -> Array:
             "only floating numbers have gradients.", values=str(value.dtype), fix="return a floating number."
         )
     array = settled_array(value)
-    copies = tuple(sorted(varying_axes(array)))
-    return collectives.sum_over(collectives.only_first(array, copies), copies) if copies else array
+    return collectives.replicate(array, sorted(varying_axes(array)))
 
 
 def _released(array: Array, dims: Dims, role: str | None) -> Tensor:
     """Returns a tensor that nobody outside has to know as copies: a sum of which one processor holds all."""
-    copies = copies_of(array, dims, role)
-    return Tensor(collectives.only_first(array, tuple(sorted(copies))) if copies else array, dims, role, pending=copies)
+    copies = copies_of(array, current().placement(dims, role))
+    return Tensor(collectives.only_first(array, copies), dims, role, pending=copies)
 
 
 def _accumulate(
@@ -269,11 +234,11 @@ def _accumulate(
 
     def step(sums: tuple[Array, list[Array]], x: tuple[Array, list[Any]]) -> Any:
         part, pieces = x
-        made = [
-            _fold(leaf, part) if made is None else Tensor(piece, made[1])
-            for leaf, made, piece in zip(leaves, cut, pieces, strict=True)
+        of_part = [
+            _fold(leaf, part) if cut_leaf is None else Tensor(piece, cut_leaf[1])
+            for leaf, cut_leaf, piece in zip(leaves, cut, pieces, strict=True)
         ]
-        (value, aux), gradients = differentiate(arrays, jax.tree.unflatten(treedef, made))
+        (value, aux), gradients = differentiate(arrays, jax.tree.unflatten(treedef, of_part))
         dtypes[:] = [value.dtype]
         total, grads = sums
         return (total + value, jax.tree.map(jnp.add, grads, gradients)), aux
@@ -308,10 +273,7 @@ def _fold(leaf: Any, part: Array) -> Any:
     return jax.random.fold_in(leaf, part) if is_key else leaf
 
 
-def _with_parts(array: Array, parts: int, shape: tuple[Dim, ...], role: str | None) -> Tensor:
-    dims, setting = unique((Dim(_MICRO, parts), *shape)), current()
-    if setting is None:
-        return Tensor(array, dims, role)
-    placement, copies = ((), *canonical(setting, shape, role)), copies_of(array, shape, role)
-    array = collectives.only_first(array, tuple(sorted(copies))) if copies else array
-    return placed(array, setting, dims, role, placement, copies)
+def _with_parts(parts: int, array: Array, shape: tuple[Dim, ...], role: str | None) -> Tensor:
+    micro, *_ = unique((Dim(_MICRO, parts), *shape))
+    part = _released(array, shape, role)
+    return placed(part._array, current().placement(shape, role).stacked(micro), role, part._pending)

@@ -14,7 +14,7 @@ from ..collectives import summing_dtype
 from ..compat import Array, varying_axes
 from ..dims import Dim, DimLike, Dims, find, show, union, unique, without
 from ..errors import DtypeError, ShapeError
-from ..layout import Placement, Setting, block_size, canonical, current
+from ..layout import Placement, current
 from ..tensor import Tensor, check_tensor
 from ..transfer import fill_padding
 from ..transfer import indices as places
@@ -65,23 +65,18 @@ def gather(x: Tensor, indices: Tensor, dim: DimLike) -> Tensor:
     new = without(indices.dims, x.dims)
     result = (*x.dims[:position], *new, *x.dims[position + 1 :])
     setting = current()
-    if setting is None:
-        return Tensor(compute(lambda a, i: _look_up(a, i, x.dims, indices.dims, dim, result), [x, indices]), result)
-    split = canonical(setting, x.dims, None)[position]
-    rules = zip(indices.dims, canonical(setting, indices.dims, None), strict=True)
-    whole = tuple(d for d, axes in rules if set(axes) & set(split))
-    setting.placement(without(result, whole), operands=[x.dims, indices.dims])
-    index = unsplit(indices, whole, varying_together([x, indices], setting))
+    placement, rules = setting.placement(x.dims), setting.placement(indices.dims)
+    split = placement.of(dim)
+    whole = tuple(d for d in indices.dims if set(rules.of(d)) & set(split))
+    setting.meeting(without(result, whole), operands=[x.dims, indices.dims])
+    index = unsplit(indices, whole, varying_together([x, indices]))
     # padding must find nothing: what flows back into it would be added to a real element
-    index = fill_padding(
-        index, setting, indices.dims, _placement_without(indices.dims, whole, setting), indices.dims, -1
-    )
+    index = fill_padding(index, rules.whole(whole), indices.dims, -1)
     if split:
-        block = block_size(dim.size, setting.mesh.count(split))
-        here = index - places(setting, dim, split)[0]
-        index = jnp.where((here >= 0) & (here < block), here, -1)
+        here = index - places(placement, dim)[0]
+        index = jnp.where((here >= 0) & (here < placement.block(dim)), here, -1)
     array = compute(lambda a: _look_up(a, index, x.dims, indices.dims, dim, result), [x], vary=varying_axes(index))
-    return placed(array, setting, result, None, _placement_without(result, whole, setting), frozenset(split))
+    return placed(array, _placement_without(result, whole), None, frozenset(split))
 
 
 def scatter_add(x: Tensor, indices: Tensor, updates: Tensor, dim: DimLike) -> Tensor:
@@ -106,11 +101,7 @@ def scatter_add(x: Tensor, indices: Tensor, updates: Tensor, dim: DimLike) -> Te
     indices = places_along(indices, dim, "scatter_add")
     own = without(indices.dims, x.dims)
     wanted = union(own, without(x.dims, (dim,)))
-    if (
-        dim.name in [d.name for d in indices.dims]
-        or not set(updates.dims) <= set(wanted)
-        or not set(own) <= set(updates.dims)
-    ):
+    if dim.name in [d.name for d in indices.dims] or not set(own) <= set(updates.dims) <= set(wanted):
         raise ShapeError(
             "updates do not fit what they are added to.",
             values=f"{show(x.dims)}, indices {show(indices.dims)} and updates {show(updates.dims)}",
@@ -125,24 +116,19 @@ def scatter_add(x: Tensor, indices: Tensor, updates: Tensor, dim: DimLike) -> Te
         wide = scatter_add(x.astype(jnp.float32), indices, updates.astype(jnp.float32), dim)
         return wide.astype(x.dtype)
     setting = current()
-    if setting is None:
-        added = _add_up(unsplit(indices, ()), unsplit(updates, ()), indices.dims, updates.dims, x.dims, dim, own, None)
-        return x + Tensor(added, x.dims)
-    placement = canonical(setting, x.dims, None)
-    split = placement[x.dims.index(dim)]
-    rules = canonical(setting, own, None)
-    whole = tuple(d for d, axes in zip(own, rules, strict=True) if set(axes) & {a for each in placement for a in each})
-    pending = frozenset(a for d, axes in zip(own, rules, strict=True) if d not in whole for a in axes)
-    vary = varying_together([indices, updates], setting) | frozenset(split)
+    placement, rules = setting.placement(x.dims), setting.placement(own)
+    whole = tuple(d for d in own if placement.axes.intersection(rules.of(d)))
+    vary = varying_together([indices, updates]) | frozenset(placement.of(dim))
     index, update = (unsplit(t, whole, vary) for t in (indices, updates))
-    shown = _placement_without(updates.dims, whole, setting)
-    update = fill_padding(update, setting, updates.dims, shown, updates.dims)
-    added = _add_up(index, update, indices.dims, updates.dims, x.dims, dim, own, setting)
-    return x + Tensor(added, x.dims, pending=pending & varying_axes(added))
+    update = fill_padding(update, _placement_without(updates.dims, whole), updates.dims)
+    added = _add_up(index, update, indices.dims, updates.dims, placement, dim, own)
+    return x + Tensor(added, x.dims, pending=rules.whole(whole).axes & varying_axes(added))
 
 
-def _placement_without(shape: Dims, whole: Dims, setting: Setting) -> Placement:
-    return tuple(() if dim in whole else canonical(setting, (dim,), None)[0] for dim in shape)
+def _placement_without(shape: Dims, whole: Dims) -> Placement:
+    """Returns the placement of dims of which those that are whole may share axes with others."""
+    setting = current()
+    return Placement(shape, setting.mesh, [() if d in whole else setting.placement((d,))[0] for d in shape])
 
 
 def _check_integer(indices: Tensor, op: str) -> None:
@@ -180,32 +166,26 @@ def _look_up(x: Array, index: Array, dims: Dims, index_dims: Dims, dim: Dim, res
 
     for _ in shared:
         take = jax.vmap(take)
-    made = (*shared, *new, *rest)
-    return jnp.transpose(take(x, index), [made.index(d) for d in result])
+    order = (*shared, *new, *rest)
+    return jnp.transpose(take(x, index), [order.index(d) for d in result])
 
 
 def _add_up(
-    index: Array, updates: Array, index_dims: Dims, update_dims: Dims, dims: Dims, dim: Dim, own: Dims, setting: Any
+    index: Array, updates: Array, index_dims: Dims, update_dims: Dims, placement: Placement, dim: Dim, own: Dims
 ) -> Array:
-    """Adds local updates into zeros; an index outside of the local block is dropped."""
-    placement = canonical(setting, dims, None)
-    local = [d.size for d in dims] if setting is None else list(setting.local_shape(dims, placement))
-    position = dims.index(dim)
-    if setting is not None and placement[position]:
-        index = index - places(setting, dim, placement[position])[0]
+    """Adds local updates into zeros of a placement; an index outside of the local block is dropped."""
+    dims, block = placement.dims, placement.block(dim)
+    if placement.of(dim):
+        index = index - places(placement, dim)[0]
     shared = [d for d in index_dims if d in dims]
     rest = [d for d in dims if d not in shared and d != dim]
     index = jnp.transpose(index, [index_dims.index(d) for d in (*shared, *own)])
     full = (*shared, *own, *rest)
     updates = jnp.transpose(updates, [update_dims.index(d) for d in full if d in update_dims])
     updates = jnp.expand_dims(updates, [i for i, d in enumerate(full) if d not in update_dims])
-    sizes = dict(zip(dims, local, strict=True))
-    block = sizes[dim]
-    updates = jnp.broadcast_to(updates, [*index.shape, *(sizes[d] for d in rest)])
-    if setting is not None:  # what flows back from the padding of a dim that they are broadcast along is dropped
-        missing = without(full, update_dims)
-        at = tuple(() if d in own else canonical(setting, (d,), None)[0] for d in full)
-        updates = fill_padding(updates, setting, full, at, missing)
+    updates = jnp.broadcast_to(updates, [*index.shape, *map(placement.block, rest)])
+    # what flows back from the padding of a dim that they are broadcast along is dropped
+    updates = fill_padding(updates, _placement_without(full, own), without(full, update_dims))
 
     def add(index: Array, updates: Array) -> Array:
         # One more row receives what is dropped: XLA before jax 0.12 may make a wrong read of an index out of range.
@@ -217,5 +197,5 @@ def _add_up(
 
     for _ in shared:
         add = jax.vmap(add)
-    made = (*shared, dim, *rest)
-    return jnp.transpose(add(index, updates), [made.index(d) for d in dims])
+    order = (*shared, dim, *rest)
+    return jnp.transpose(add(index, updates), [order.index(d) for d in dims])

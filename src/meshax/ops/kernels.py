@@ -4,15 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from .. import collectives
 from ..compat import Array, typed_outputs
-from ..dims import Dim, DimsLike, as_list, find, show, sizes, union
+from ..dims import DimsLike, as_list, find, show, union
 from ..errors import LayoutError, ShapeError
-from ..layout import canonical, current
+from ..layout import current
 from ..tensor import Tensor, check_tensor, is_tensor, settle
-from ..transfer import crop, fill_padding
+from ..transfer import fill_padding
 from .creation import sized_dims
 from .foreign import call_on_slices
 from .operands import compute, describe, once_outside
@@ -44,12 +43,9 @@ def local(fn: Callable[..., Array], *xs: Tensor, out: DimsLike, splittable: Dims
     either = tuple(({dim.name: dim for dim in result} | known).values())
     may_split = {find(either, d).name for d in as_list(splittable)}
     setting = current()
-    if setting is None:
-        return _checked(fn(*(crop(jnp.asarray(x._array), x.dims) for x in xs)), result, sizes(result))
-    shape = union(every, result)
-    placement = setting.placement(shape, operands=[x.dims for x in xs])
-    split = [(d, axes) for d, axes in zip(shape, placement, strict=True) if setting.mesh.count(axes) > 1]
-    wrong = [d.name for d, _ in split if d.name not in may_split]
+    meeting = setting.meeting(union(every, result), operands=[x.dims for x in xs])
+    split = [part.name for part in meeting.parts if part]
+    wrong = [name for name in split if name not in may_split]
     if wrong:
         first, other = wrong[0], f"whole_{wrong[0]}"
         raise LayoutError(
@@ -61,7 +57,7 @@ def local(fn: Callable[..., Array], *xs: Tensor, out: DimsLike, splittable: Dims
             else f'give the new dim a name without a rule, and rename the result: y.rename({other}="{first}").',
         )
 
-    lost = [d.name for d, _ in split if d not in result]
+    lost = [name for name in split if name not in [dim.name for dim in result]]
     if lost:
         raise LayoutError(
             f"the result of mx.local has lost the dim {', '.join(map(repr, lost))}, which is split.",
@@ -70,26 +66,22 @@ def local(fn: Callable[..., Array], *xs: Tensor, out: DimsLike, splittable: Dims
             fix="leave reductions over a split dim to mx.sum and its like, or rename the dim before.",
         )
 
-    operands = [(x.dims, canonical(setting, x.dims, None)) for x in xs]
-    made = (result, canonical(setting, result, None))
+    operands = [setting.placement(x.dims) for x in xs]
+    placement = setting.placement(result)
 
     def call(*arrays: Array) -> Array:
         with typed_outputs(arrays[0]):
-            array = call_on_slices(fn, arrays, operands, setting)
-        array = _checked(array, result, setting.local_shape(*made))._array
-        return fill_padding(array, setting, *made, result)
+            array = call_on_slices(fn, arrays, operands)
+        shape = getattr(array, "shape", type(array).__name__)
+        if shape != placement.local_shape:
+            raise ShapeError(
+                "the function of mx.local returned an array of another shape.",
+                values=f"{shape} for {show(result)}, on one processor {placement.local_shape}",
+                fix="correct out=, or what the function returns.",
+            )
+        return fill_padding(array, placement, result)
 
     return Tensor(compute(call, xs), result)
-
-
-def _checked(array: Array, shape: tuple[Dim, ...], wanted: tuple[int, ...]) -> Tensor:
-    if not hasattr(array, "shape") or tuple(array.shape) != wanted:
-        raise ShapeError(
-            "the function of mx.local returned an array of another shape.",
-            values=f"{getattr(array, 'shape', type(array).__name__)} for {show(shape)}, on one processor {wanted}",
-            fix="correct out=, or what the function returns.",
-        )
-    return Tensor(array, shape)
 
 
 def debug_print(fmt: str, **tensors: Any) -> None:
@@ -99,7 +91,7 @@ def debug_print(fmt: str, **tensors: Any) -> None:
 
     Communication: the tensors are gathered.
     """
-    setting = current()
+    axes = tuple(current().mesh.axes)
     whole = jax.tree.map(lambda x: unsplit(settle(x), x.dims) if is_tensor(x) else x, tensors, is_leaf=is_tensor)
     leaves, treedef = jax.tree.flatten(whole)
     known = {i: x for i, x in enumerate(leaves) if not isinstance(x, jax.Array)}  # strings: no program takes them
@@ -107,11 +99,10 @@ def debug_print(fmt: str, **tensors: Any) -> None:
 
     def show_once(here: Array, values: dict[int, Array]) -> None:
         if here == 0:
-            made = known | values
-            print(fmt.format(**jax.tree.unflatten(treedef, [made[i] for i in sorted(made)])))
+            every = known | values
+            print(fmt.format(**jax.tree.unflatten(treedef, [every[i] for i in sorted(every)])))
 
     def show(arrays: dict[int, Array]) -> None:
-        here = jnp.int32(0) if setting is None else collectives.processor_index(tuple(setting.mesh.axes))
-        jax.debug.callback(show_once, here, arrays)
+        jax.debug.callback(show_once, collectives.processor_index(axes), arrays)
 
     once_outside(show, arrays)

@@ -16,7 +16,8 @@ from jax import lax
 from .. import collectives
 from ..compat import Array
 from ..dims import Dim
-from ..layout import Axes, Setting, block_size
+from ..layout import Placement, block_size
+from ..transfer import along, pad
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,8 @@ class _Piece:
 
 def window(
     x: Array,
-    setting: Setting | None,
+    placement: Placement,
     dim: Dim,
-    axes: Axes,
-    position: int,
     starts: Sequence[int],
     width: int,
     fill: Any = 0,
@@ -45,31 +44,29 @@ def window(
 
     Args:
         x: the local array.
-        setting: the mesh.
+        placement: how it is placed.
         dim: the dim, of which x holds the processor's block.
-        axes: the axes that split it.
-        position: its place among the array's dimensions.
         starts: where the window of each processor along the axes begins; may be negative.
         width: the width of the windows.
         fill: what stands outside.
         wrap: whether the dim's other end stands there instead; a window is then the size of a block.
     """
-    if setting is None or len(starts) == 1:
-        return jnp.roll(x, -starts[0], position) if wrap else _stretch(x, position, starts[0], width, dim.size, fill)
-    pieces = _pieces(dim.size, block_size(dim.size, len(starts)), starts, width, wrap)
+    position, axes, block = placement.dims.index(dim), placement.of(dim), placement.block(dim)
+    if len(starts) == 1:
+        return jnp.roll(x, -starts[0], position) if wrap else stretch(x, position, starts[0], width, fill)
+    pieces = _pieces(dim.size, block, starts, width, wrap)
     here = collectives.processor_index(axes)
-    place = jnp.arange(width).reshape([-1 if i == position else 1 for i in range(x.ndim)])
+    place = along(jnp.arange(width), position, x.ndim)
     result = jnp.full([width if i == position else n for i, n in enumerate(x.shape)], fill, x.dtype)
     for round_ in _rounds(pieces):
         length = max(piece.length for piece in round_)
-        block = x.shape[position]
         read = {p.sender: min(p.source, block - length) for p in round_}
         part = lax.dynamic_slice_in_dim(x, _lookup(read, len(starts), here), length, position)
         if round_[0].sender != round_[0].receiver:
-            part = collectives.permute(part, axes, [(p.sender, p.receiver) for p in round_], setting.mesh.axes)
+            part = collectives.permute(part, axes, [(p.sender, p.receiver) for p in round_], placement.mesh.axes)
         # the part begins before the piece if it would else run over the block's end
         begins = {p.receiver: p.target - (p.source - read[p.sender]) for p in round_}
-        part = _pad(part, position, width, width)
+        part = pad(part, position, width, width)
         part = lax.dynamic_slice_in_dim(part, width - _lookup(begins, len(starts), here), width, position)
         first = _lookup({p.receiver: p.target for p in round_}, len(starts), here)
         count = _lookup({p.receiver: p.length for p in round_}, len(starts), here)
@@ -77,14 +74,13 @@ def window(
     return result
 
 
-def stretch_in_block(setting: Setting, dim: Dim, axes: Axes, first: int, last: int) -> Array:
+def stretch_in_block(placement: Placement, dim: Dim, first: int, last: int) -> Array:
     """Whether each place in this processor's block of a dim lies in the stretch [first, last).
 
     It is counted from the block's own first place: places in the whole dim may not fit into 32 bits.
     """
-    count = setting.mesh.count(axes)
-    block = block_size(dim.size, count)
-    here = collectives.processor_index(axes)
+    count, block = placement.count(dim), placement.block(dim)
+    here = collectives.processor_index(placement.of(dim))
     low, high = (
         _lookup({p: min(max(end - p * block, 0), block) for p in range(count)}, count, here) for end in (first, last)
     )
@@ -92,19 +88,12 @@ def stretch_in_block(setting: Setting, dim: Dim, axes: Axes, first: int, last: i
     return (place >= low) & (place < high)
 
 
-def _stretch(x: Array, position: int, start: int, width: int, size: int, fill: Any) -> Array:
-    before, after = max(0, -start), max(0, start + width - size)
-    x = lax.slice_in_dim(
-        x, min(max(start, 0), size), max(min(start + width, size), min(max(start, 0), size)), axis=position
-    )
-    before, after = min(before, width), min(after, width)
-    return _pad(x, position, before, after, fill)
-
-
-def _pad(x: Array, position: int, before: int, after: int, fill: Any = 0) -> Array:
-    if not before and not after:
-        return x
-    return jnp.pad(x, [(before, after) if i == position else (0, 0) for i in range(x.ndim)], constant_values=fill)
+def stretch(x: Array, position: int, start: int, width: int, fill: Any = 0) -> Array:
+    """Returns `x[start : start + width]` along an array dimension, `fill` where that lies outside of it."""
+    size = x.shape[position]
+    first = min(max(start, 0), size)
+    inside = lax.slice_in_dim(x, first, max(min(start + width, size), first), axis=position)
+    return pad(inside, position, min(max(-start, 0), width), min(max(start + width - size, 0), width), fill)
 
 
 def _pieces(size: int, block: int, starts: Sequence[int], width: int, wrap: bool = False) -> list[_Piece]:

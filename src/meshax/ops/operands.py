@@ -14,22 +14,22 @@ import jax
 import jax.numpy as jnp
 
 from .. import collectives
-from ..compat import Array, is_traced, trace_of, varying_axes
-from ..dims import Dims, show
+from ..compat import Array, for_a_while, is_traced, trace_of, varying_axes
+from ..dims import Dims, show, without
 from ..errors import ArgumentError
-from ..layout import Placement, Setting, canonical, current
+from ..layout import Placement, current
 from ..tensor import Tensor, fetch, local
-from ..transfer import crop, fill_padding, uneven
+from ..transfer import fill_padding
 
 
-def varying_together(xs: Sequence[Tensor], setting: Setting, role: str | None = None) -> frozenset[str]:
+def varying_together(xs: Sequence[Tensor], role: str | None = None) -> frozenset[str]:
     """Returns the mesh axes over which a computation on these operands varies."""
     axes: set[str] = set()
-    for x in xs:
-        array, placement = local(x, setting)
-        now = {axis for axes in placement for axis in axes}
-        axes |= varying_axes(array) - now - x._pending  # copies
-        axes |= {axis for axes in canonical(setting, x.dims, role) for axis in axes}
+    setting = current()
+    for x in xs if setting.has_rules else ():
+        array, placement = local(x)
+        axes |= varying_axes(array) - placement.axes - x._pending  # copies
+        axes |= setting.placement(x.dims, role).axes
     return frozenset(axes)
 
 
@@ -53,14 +53,11 @@ def compute(
         role: where the computation takes place, if not in the layout's own placement.
         vary: axes over which the function varies, beside those of the operands.
     """
-    setting = current()
-    if setting is None:
-        return fn(*(crop(jnp.asarray(x._array), x.dims) for x in xs))
-    vary = vary | varying_together(xs, setting, role)
-    stored = [_is_stored_otherwise(x, setting, role) for x in xs]
+    vary = vary | varying_together(xs, role)
+    stored = [_is_stored_otherwise(x, role) for x in xs]
     if _copied.value:  # a parameter that is to be gathered is copies then, like one that is stored whole
-        vary |= {a for x, kept in zip(xs, stored, strict=True) if kept for a in _axes_of(x, setting)} & _copied.value
-    arrays = [x._array if kept else fetch(x, setting, vary, role) for x, kept in zip(xs, stored, strict=True)]
+        vary |= {a for x, kept in zip(xs, stored, strict=True) if kept for a in local(x)[1].axes} & _copied.value
+    arrays = [x._array if kept else fetch(x, vary, role) for x, kept in zip(xs, stored, strict=True)]
     if not any(stored):
         return fn(*arrays)
 
@@ -68,8 +65,7 @@ def compute(
         again = [Tensor(a, x.dims, x.role, x._placement) for a, x in zip(arrays, xs, strict=True)]
         with collectives.forgetting():  # what is gathered belongs into the checkpoint, even if the parameter does not
             gathered = [
-                fetch(t, setting, vary, role, transient=True) if k else t._array
-                for t, k in zip(again, stored, strict=True)
+                fetch(t, vary, role, transient=True) if k else t._array for t, k in zip(again, stored, strict=True)
             ]
         return fn(*gathered)
 
@@ -82,10 +78,6 @@ _copied = jax.make_user_context(frozenset())
 def copying(axes: frozenset[str]) -> Any:
     """Returns a context manager that names the axes over which parameters are copies: gradients are sums over them."""
     return _copied(axes | _copied.value)
-
-
-def _axes_of(x: Tensor, setting: Setting) -> set[str]:
-    return {axis for axes in local(x, setting)[1] for axis in axes}
 
 
 _recomputes = jax.make_user_context(False)  # part of JAX's cache keys: what is jitted is traced again on the other side
@@ -105,13 +97,9 @@ _deferred = threading.local()
 @contextlib.contextmanager
 def deferring(arrays: Sequence[Array]) -> Iterator[list[tuple[Callable[[Any], None], Any]]]:
     """Collects what is to be done once, outside of a checkpoint that is traced with these arrays, with its values."""
-    outer = getattr(_deferred, "here", None)
     actions: list[tuple[Callable[[Any], None], Any]] = []
-    _deferred.here = next(((trace_of(a), actions) for a in arrays if is_traced(a)), None)
-    try:
+    with for_a_while(_deferred, "here", next(((trace_of(a), actions) for a in arrays if is_traced(a)), None)):
         yield actions
-    finally:
-        _deferred.here = outer
 
 
 def once_outside(action: Callable[[Any], None], values: Any) -> None:
@@ -123,30 +111,30 @@ def once_outside(action: Callable[[Any], None], values: Any) -> None:
         action(values)
 
 
-def _is_stored_otherwise(x: Tensor, setting: Setting, role: str | None) -> bool:
+def _is_stored_otherwise(x: Tensor, role: str | None) -> bool:
     if x.role is None or x._pending:
         return False
-    array, placement = local(x, setting)
-    return array is x._array and placement != canonical(setting, x.dims, role)
+    array, placement = local(x)
+    return array is x._array and placement != current().placement(x.dims, role)
 
 
-def align(x: Array, shape: Dims, result: Dims, placement: Placement, setting: Setting | None) -> Array:
-    """Transposes and broadcasts a local array to the dims of a result.
+def align(x: Array, shape: Dims, placement: Placement) -> Array:
+    """Transposes and broadcasts a local array to the dims of a result in its placement.
 
     The backward pass of a broadcast is a sum, which must not see what flows into padding: a dim that is new to the
     operand and holds padding is written out and masked.
     """
-    names = [dim for dim in result if dim in shape]
-    if names != list(shape):
-        x = jnp.transpose(x, [shape.index(dim) for dim in names])
-    if len(names) < len(result):
+    result = placement.dims
+    shared = [dim for dim in result if dim in shape]
+    if shared != list(shape):
+        x = jnp.transpose(x, [shape.index(dim) for dim in shared])
+    if len(shared) < len(result):
         x = jnp.expand_dims(x, [i for i, dim in enumerate(result) if dim not in shape])
-        if setting is not None:
-            for position, dim, axes in uneven(setting, result, placement):
-                if dim not in shape:
-                    block = setting.local_shape((dim,), (axes,))[0]
-                    x = jnp.broadcast_to(x, [block if i == position else n for i, n in enumerate(x.shape)])
-                    x = fill_padding(x, setting, result, placement, (dim,))
+        for dim in without(placement.uneven, shape):
+            x = jnp.broadcast_to(
+                x, [placement.block(d) if d == dim else n for d, n in zip(result, x.shape, strict=True)]
+            )
+            x = fill_padding(x, placement, (dim,))
     return x
 
 
@@ -155,14 +143,14 @@ def describe(xs: Sequence[Tensor]) -> str:
     return " and ".join(show(x.dims) for x in xs)
 
 
-def integers(op: str, **given: Any) -> list[int]:
+def integers(op: str, **arguments: Any) -> list[int]:
     """Returns the arguments of these names as Python integers, or raises."""
-    made, wrong, computed = [], [], False
-    for name, number in given.items():
+    numbers, wrong, computed = [], [], False
+    for name, number in arguments.items():
         try:
             if isinstance(number, bool):
                 raise TypeError
-            made.append(operator.index(number))
+            numbers.append(operator.index(number))
         except TypeError:
             unknown = is_traced(number)
             wrong.append(f"{name}={'a traced value' if unknown else repr(number)}")
@@ -173,4 +161,4 @@ def integers(op: str, **given: Any) -> list[int]:
             rule="such a number is part of the program: it is known before the program runs.",
             fix="pass a Python int" + ("; mx.gather takes places that are computed." if computed else "."),
         )
-    return made
+    return numbers

@@ -9,10 +9,11 @@ from .. import collectives
 from ..compat import Array
 from ..dims import Dim, DimLike, find, unique, without
 from ..errors import ArgumentError
-from ..layout import canonical, current
+from ..layout import Placement, current
 from ..tensor import Tensor, check_tensor
-from ..transfer import fill_padding, indices
+from ..transfer import along, fill_padding, indices
 from .creation import one_sized_dim, places_fit
+from .neighbours import stretch
 from .operands import compute
 from .reduction import lowest, with_infinities
 from .resharding import placed, unsplit
@@ -38,38 +39,29 @@ def top_k(x: Tensor, over: DimLike, k: Dim) -> tuple[Tensor, Tensor]:
     unique([k if d == dim else d for d in x.dims])
     if k.size > dim.size:
         raise ArgumentError(f"dim {dim} does not have {k.size} largest elements.", fix="choose a smaller k.")
-    setting, position = current(), x.dims.index(dim)
-    placement = canonical(setting, x.dims, None)
-    axes = placement[position]
+    placement, position = current().placement(x.dims), x.dims.index(dim)
+    axes = placement.of(dim)
 
     def select(array: Array) -> tuple[Array, Array]:
         array = with_infinities(jnp.moveaxis(array, position, -1))
         if jnp.issubdtype(array.dtype, jnp.inexact):  # a negative NaN would come behind what fills the padding
             array = jnp.where(jnp.isnan(array), jnp.asarray(jnp.nan, array.dtype), array)
-        if setting is None or not axes:
-            values, found = lax.top_k(array, k.size)
+        if not axes:
+            values, places = lax.top_k(array, k.size)
         else:
-            shape = (*without(x.dims, (dim,)), dim)
-            array = fill_padding(
-                array, setting, shape, (*_without(placement, position), axes), (dim,), lowest(array.dtype)
-            )
-            values, found = lax.top_k(array, min(k.size, array.shape[-1]))
-            found = jnp.take(indices(setting, dim, axes), found)
-            values, found = (collectives.gather(c, axes, c.ndim - 1, copies=False) for c in (values, found))
+            rest = without(x.dims, (dim,))
+            last = Placement((*rest, dim), placement.mesh, (*map(placement.of, rest), axes))
+            array = fill_padding(array, last, (dim,), lowest(array.dtype))
+            values, places = lax.top_k(array, min(k.size, array.shape[-1]))
+            places = jnp.take(indices(placement, dim), places)
+            values, places = (collectives.gather(c, axes, c.ndim - 1, copies=False) for c in (values, places))
             values, best = lax.top_k(values, k.size)
-            found = jnp.take_along_axis(found, best, axis=-1)
-        return jnp.moveaxis(values, -1, position).astype(x.dtype), jnp.moveaxis(found, -1, position)
+            places = jnp.take_along_axis(places, best, axis=-1)
+        return jnp.moveaxis(values, -1, position).astype(x.dtype), jnp.moveaxis(places, -1, position)
 
-    shape = tuple(k if d == dim else d for d in x.dims)
-    values, found = compute(select, [x])
-    if setting is None:
-        return Tensor(values, shape), Tensor(found, shape)
-    now = tuple(() if i == position else a for i, a in enumerate(placement))
-    return placed(values, setting, shape, None, now), placed(found, setting, shape, None, now)
-
-
-def _without(placement: Any, position: int) -> Any:
-    return tuple(axes for i, axes in enumerate(placement) if i != position)
+    now = Placement(tuple(k if d == dim else d for d in x.dims), placement.mesh, placement.whole((dim,)))
+    values, places = compute(select, [x])
+    return placed(values, now, None), placed(places, now, None)
 
 
 def sort(x: Tensor, dim: DimLike) -> Tensor:
@@ -99,13 +91,9 @@ def argsort(x: Tensor, dim: DimLike) -> Tensor:
 
 
 def _on_whole(x: Tensor, some: DimLike, fn: Any) -> Tensor:
-    dim, setting = find(x.dims, some), current()
+    dim = find(x.dims, some)
     array = fn(unsplit(x, (dim,)), x.dims.index(dim))
-    if setting is None:
-        return Tensor(array, x.dims)
-    placement = canonical(setting, x.dims, None)
-    now = tuple(() if d == dim else axes for d, axes in zip(x.dims, placement, strict=True))
-    return placed(array, setting, x.dims, None, now)
+    return placed(array, current().placement(x.dims).whole((dim,)), None)
 
 
 def cumsum(x: Tensor, dim: DimLike, exclusive: bool = False, reverse: bool = False) -> Tensor:
@@ -124,36 +112,24 @@ def cumsum(x: Tensor, dim: DimLike, exclusive: bool = False, reverse: bool = Fal
     if x.dtype != collectives.summing_dtype(x.dtype):  # parts may overflow where the whole does not; truths are counted
         wide = cumsum(x.astype(collectives.summing_dtype(x.dtype)), dim, exclusive, reverse)
         return wide if x.dtype == jnp.bool_ else wide.astype(x.dtype)
-    setting, position = current(), x.dims.index(dim)
-    placement = canonical(setting, x.dims, None)
-    axes = placement[position]
+    placement, position = current().placement(x.dims), x.dims.index(dim)
+    axes = placement.of(dim)
 
     def add_up(array: Array) -> Array:
-        if setting is not None:
-            array = fill_padding(array, setting, x.dims, placement, (dim,))
+        array = fill_padding(array, placement, (dim,))
         summed = lax.cumsum(array, position, reverse=reverse)
         if exclusive:
-            summed = _moved_by_one(summed, position, reverse)
-        if setting is None or not axes:
+            summed = stretch(summed, position, 1 if reverse else -1, summed.shape[position])
+        if not axes:
             return summed
         totals = jnp.sum(array, axis=position, keepdims=True, dtype=array.dtype)
         totals = collectives.gather(totals, axes, position, copies=True)
-        places = jnp.arange(totals.shape[position]).reshape([-1 if i == position else 1 for i in range(array.ndim)])
+        places = along(jnp.arange(totals.shape[position]), position, array.ndim)
         here = collectives.processor_index(axes)
         before = places > here if reverse else places < here
         rest = jnp.sum(
             jnp.where(before, totals, jnp.zeros((), array.dtype)), axis=position, keepdims=True, dtype=array.dtype
         )
-        return fill_padding(summed + rest, setting, x.dims, placement, (dim,))  # nothing may flow back through it
+        return fill_padding(summed + rest, placement, (dim,))  # nothing may flow back through it
 
     return Tensor(compute(add_up, [x]), x.dims)
-
-
-def _moved_by_one(array: Array, position: int, reverse: bool) -> Array:
-    size = array.shape[position]
-    kept = (
-        lax.slice_in_dim(array, 1, size, axis=position)
-        if reverse
-        else lax.slice_in_dim(array, 0, size - 1, axis=position)
-    )
-    return jnp.pad(kept, [((0, 1) if reverse else (1, 0)) if i == position else (0, 0) for i in range(array.ndim)])

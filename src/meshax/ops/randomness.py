@@ -18,9 +18,10 @@ from .. import collectives
 from ..compat import Array
 from ..dims import Dim, DimLike, Dims, DimsLike, find, show, sizes
 from ..errors import ArgumentError, DtypeError
-from ..layout import Setting, canonical, current
+from ..layout import Placement, current
 from ..sources import name_operations
 from ..tensor import Tensor, check_tensor
+from ..transfer import along
 from .creation import one_sized_dim, places_fit, sized_dims
 from .elementwise import where
 from .reduction import argmax
@@ -58,7 +59,7 @@ def truncated_normal(
     Communication: none.
     """
     shape = sized_dims(dims, "random.truncated_normal")
-    return _draw(lambda k, shape, **kw: jax.random.truncated_normal(k, low, high, shape, **kw), key, shape, dtype=dtype)
+    return _draw(jax.random.truncated_normal, key, shape, dtype=dtype, lower=low, upper=high)
 
 
 def gumbel(key: Array, dims: DimsLike, dtype: Any = jnp.float32) -> Tensor:
@@ -127,20 +128,14 @@ def permutation(key: Array, dim: Dim) -> Tensor:
     """
     dim = places_fit(one_sized_dim(dim, "random.permutation"), "random.permutation")
     order = jax.random.permutation(_checked(key), jnp.arange(dim.size, dtype=jnp.int32))
-    setting = current()
-    return Tensor(order, (dim,)) if setting is None else placed(order, setting, (dim,), None, ((),))
+    return placed(order, current().whole((dim,)), None)
 
 
 def _draw(sampler: Callable[..., Array], key: Array, shape: Dims, **options: Any) -> Tensor:
-    key, setting = _checked(key), current()
-    if setting is None:
-        return Tensor(sampler(key, shape=sizes(shape), **options), shape)
-    placement = canonical(setting, shape, None)
-    if not any(placement):
-        return Tensor(sampler(key, shape=sizes(shape), **options), shape)
-    local = setting.local_shape(shape, placement)
-    array = sampler(_slice_key(key, setting, shape, placement, local), shape=local, **options)
-    return Tensor(array, shape)
+    key, placement = _checked(key), current().placement(shape)
+    if placement.axes:
+        key = _slice_key(key, placement)
+    return Tensor(sampler(key, shape=placement.local_shape, **options), shape)
 
 
 def _checked(key: Array) -> Array:
@@ -154,21 +149,21 @@ def _checked(key: Array) -> Array:
         return jax.random.wrap_key_data(key, impl=_THREEFRY)
     is_key = isinstance(key, jax.Array) and jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
     if not is_key or key.shape or str(jax.random.key_impl(key)) != _THREEFRY:
-        found = f"a {jax.random.key_impl(key)} key of shape {key.shape}" if is_key else type(key).__name__
+        kind = f"a {jax.random.key_impl(key)} key of shape {key.shape}" if is_key else type(key).__name__
         raise DtypeError(
-            f"mx.random takes one threefry key, not {found}.",
+            f"mx.random takes one threefry key, not {kind}.",
             rule="only partitionable threefry keys give each processor the numbers of its own slice.",
             fix="make it with jax.random.key(seed), and split it with jax.random.split.",
         )
     return key
 
 
-def _slice_key(key: Array, setting: Setting, shape: Dims, placement: Any, local: tuple[int, ...]) -> Array:
+def _slice_key(key: Array, placement: Placement) -> Array:
     """Returns a key whose bits are those of this processor's slice: it holds the block's number along each dim."""
-    axes = frozenset(axis for axes in placement for axis in axes)
     number = [collectives.processor_index(split) if split else jnp.int32(0) for split in placement]
     data = jnp.concatenate([jax.random.key_data(key), jnp.stack(number).astype(jnp.uint32)])
-    return jax.random.wrap_key_data(collectives.to_copies(data, axes), impl=_slice_generator(sizes(shape), local))
+    generator = _slice_generator(sizes(placement.dims), placement.local_shape)
+    return jax.random.wrap_key_data(collectives.to_copies(data, placement.axes), impl=generator)
 
 
 @cache
@@ -213,8 +208,8 @@ def _places(blocks: Array, whole: tuple[int, ...], local: tuple[int, ...]) -> tu
     is_long = math.prod(whole) > 2**32
     for position, block in enumerate(local):
         stride = math.prod(whole[position + 1 :])
-        along = jnp.arange(block, dtype=jnp.uint32).reshape([-1 if i == position else 1 for i in range(len(local))])
-        for number, step in ((blocks[position], stride * block), (along, stride)):
+        within = along(jnp.arange(block, dtype=jnp.uint32), position, len(local))
+        for number, step in ((blocks[position], stride * block), (within, stride)):
             step_high, step_low = _product(number, step) if is_long else (0, number * jnp.uint32(step % 2**32))
             total = low + step_low
             high = high + step_high + (total < low).astype(jnp.uint32)

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from .. import collectives
 from ..compat import Array
 from ..dims import DimLike, Dims, DimsLike, find, select, without
-from ..layout import Axes, canonical, current
+from ..layout import Axes, current
 from ..tensor import Tensor, check_tensor
-from ..transfer import fill_padding, indices
+from ..transfer import along, fill_padding, indices
 from .creation import places_fit
 from .elementwise import astype
 from .operands import compute
@@ -32,17 +32,13 @@ def _reduce(
     x: Tensor, over: Dims, local: Callable[..., Array], fill: Callable[[Any], Any], *, keep_pending: bool = False
 ) -> tuple[Tensor, Axes]:
     """Reduces each slice as it is stored; returns the partial result, and the axes it is still to be reduced over."""
-    setting = current()
+    placement = current().placement(x.dims, x.role)
     positions = tuple(x.dims.index(dim) for dim in over)
-    placement = canonical(setting, x.dims, x.role)
-    result = without(x.dims, over)
+    result, split = without(x.dims, over), placement.over(over)
 
     def reduce(array: Array) -> Array:
-        if setting is not None:
-            array = fill_padding(array, setting, x.dims, placement, over, fill(array.dtype))
-        return local(array, axis=positions)
+        return local(fill_padding(array, placement, over, fill(array.dtype)), axis=positions)
 
-    split = tuple(axis for dim, axes in zip(x.dims, placement, strict=True) if dim in over for axis in axes)
     if keep_pending and x._pending and x._placement is None and collectives.can_stay_pending(x.dtype):
         partial = reduce(x._array)
         if partial.dtype == x.dtype:  # else a sum that wraps around would not
@@ -179,13 +175,12 @@ def _extremum(
     across: Callable[[Array, Axes], Array],
     fill: Callable[[Any], Any],
 ) -> Tensor:
-    setting = current()
-    placement = canonical(setting, x.dims, x.role)
+    placement = current().placement(x.dims, x.role)
     positions = tuple(x.dims.index(dim) for dim in over)
-    split = tuple(axis for dim, axes in zip(x.dims, placement, strict=True) if dim in over for axis in axes)
+    split = placement.over(over)
 
     def masked(array: Array, value: Any) -> Array:
-        return array if setting is None else fill_padding(array, setting, x.dims, placement, over, value)
+        return fill_padding(array, placement, over, value)
 
     def forward(array: Array) -> Array:
         return across(local(masked(array, fill(array.dtype)), axis=positions), split)
@@ -228,21 +223,17 @@ def argmin(x: Tensor, over: DimLike) -> Tensor:
 
 def _arg_extremum(x: Tensor, over: DimLike, op: str, local: Any, across: Any, fill: Any) -> Tensor:
     dim = places_fit(find(check_tensor(x, f"mx.{op}").dims, over), op)
-    setting, position = current(), x.dims.index(dim)
-    placement = canonical(setting, x.dims, x.role)
-    axes = placement[position]
+    placement, position = current().placement(x.dims, x.role), x.dims.index(dim)
+    axes = placement.of(dim)
 
     def place(array: Array) -> Array:
         array = with_infinities(jax.lax.stop_gradient(array))
-        if setting is not None:
-            array = fill_padding(array, setting, x.dims, placement, (dim,), fill(array.dtype))
-            where_ = indices(setting, dim, axes)
-        else:
-            where_ = jnp.arange(dim.size, dtype=jnp.int32)
+        array = fill_padding(array, placement, (dim,), fill(array.dtype))
+        places = indices(placement, dim)
         best = jnp.expand_dims(across(local(array, axis=position), axes), position)
         hit = (array == best) | ((array != array) & (best != best))  # NaN is the first of all
-        where_ = where_.reshape([-1 if i == position else 1 for i in range(array.ndim)])
-        first = jnp.min(jnp.where(hit, where_, jnp.iinfo(jnp.int32).max), axis=position)
+        places = along(places, position, array.ndim)
+        first = jnp.min(jnp.where(hit, places, jnp.iinfo(jnp.int32).max), axis=position)
         return collectives.min_over(first, axes)
 
     return Tensor(compute(place, [x], x.role), without(x.dims, (dim,)), x.role)

@@ -4,19 +4,19 @@ Names decide placement, so these are the operations that move data, and they mov
 that un-splits a dim moves nothing yet: its consumer decides which gather it needs.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
-from .. import collectives
 from ..compat import Array
 from ..dims import Dim, DimLike, Dims, DimsLike, as_list, find, select, show, sizes, unique
 from ..errors import ShapeError
-from ..layout import Axes, Placement, Setting, canonical, current
+from ..layout import Axes, Placement, current
 from ..sources import operation
-from ..tensor import Tensor, check_tensor, fetch, local
-from ..transfer import crop, move
+from ..tensor import Tensor, check_tensor, fetch, local, moved
+from ..transfer import move
 from .creation import sized_dims
 from .operands import align
 
@@ -37,11 +37,8 @@ def rename(x: Tensor, names: Mapping[Any, DimLike]) -> Tensor:
     check_tensor(x, "mx.rename")
     changed = {find(x.dims, old): new for old, new in names.items()}
     shape = unique([_renamed(dim, changed[dim]) if dim in changed else dim for dim in x.dims])
-    setting = current()
-    if setting is None:
-        return Tensor(x._array, shape, x.role)
-    array, placement = local(x, setting)
-    return placed(array, setting, shape, x.role, placement, x._pending)
+    array, placement = local(x)
+    return placed(array, Placement(shape, placement.mesh, placement), x.role, x._pending)
 
 
 def _renamed(dim: Dim, new: DimLike) -> Dim:
@@ -53,38 +50,26 @@ def _renamed(dim: Dim, new: DimLike) -> Dim:
     return new if isinstance(new, Dim) else Dim(new, dim.size)
 
 
-def placed(
-    array: Array,
-    setting: Setting,
-    shape: Dims,
-    role: str | None,
-    placement: Placement,
-    pending: frozenset[str] = frozenset(),
-) -> Tensor:
+def placed(array: Array, placement: Placement, role: str | None, pending: frozenset[str] = frozenset()) -> Tensor:
     """Returns a tensor that is placed as its dims say, or will be once its consumer is known."""
-    target = canonical(setting, shape, role)
+    shape = placement.dims
+    target = current().placement(shape, role)
     if placement == target and not pending:
         return Tensor(array, shape, role)
-    if _only_unsplits(placement, target) and not pending & {axis for axes in target for axis in axes}:
+    if _only_unsplits(placement, target) and not pending & target.axes:
         return Tensor(array, shape, role, None if placement == target else placement, pending)
-    return Tensor(move(array, setting, shape, placement, target, pending), shape, role)
+    return Tensor(move(array, placement, target, pending), shape, role)
 
 
 def _only_unsplits(placement: Placement, target: Placement) -> bool:
     left = {axis for now, then in zip(placement, target, strict=True) for axis in now[len(then) :]}
     kept = all(now[: len(then)] == then for now, then in zip(placement, target, strict=True))
-    return kept and not left & {axis for axes in target for axis in axes}
+    return kept and not left & target.axes
 
 
 def unsplit(x: Tensor, dims: Dims, vary: frozenset[str] = frozenset()) -> Array:
     """Returns the local array, whole along some dims and placed as the layout says along the others."""
-    setting = current()
-    if setting is None:
-        return crop(jnp.asarray(x._array), x.dims)
-    array, placement = local(x, setting)
-    wanted = canonical(setting, x.dims, None)
-    target = tuple(() if dim in dims else axes for dim, axes in zip(x.dims, wanted, strict=True))
-    return collectives.to_copies(move(array, setting, x.dims, placement, target, x._pending, vary), vary)
+    return moved(x, current().placement(x.dims).whole(dims), vary)
 
 
 def transpose(x: Tensor, dims: DimsLike) -> Tensor:
@@ -100,7 +85,8 @@ def transpose(x: Tensor, dims: DimsLike) -> Tensor:
             fix="name the missing dims.",
         )
     order = [x.dims.index(dim) for dim in shape]
-    placement = None if x._placement is None else tuple(x._placement[i] for i in order)
+    now = x._placement
+    placement = None if now is None else Placement(shape, now.mesh, [now[i] for i in order])
     return Tensor(jnp.transpose(x._array, order), shape, x.role, placement, x._pending)
 
 
@@ -118,14 +104,9 @@ def broadcast(x: Tensor, dims: DimsLike) -> Tensor:
             values=f"{show(x.dims)} to {show(shape)}",
             fix="name it too, or sum over it first.",
         )
-    setting = current()
-    if setting is None:
-        array = align(crop(jnp.asarray(x._array), x.dims), x.dims, shape, (), None)
-        return Tensor(jnp.broadcast_to(array, sizes(shape)), shape)
-    placement = canonical(setting, shape, None)
-    array = fetch(x, setting, frozenset(axis for axes in placement for axis in axes))
-    array = align(array, x.dims, shape, placement, setting)
-    return Tensor(jnp.broadcast_to(array, setting.local_shape(shape, placement)), shape)
+    placement = current().placement(shape)
+    array = align(fetch(x, placement.axes), x.dims, placement)
+    return Tensor(jnp.broadcast_to(array, placement.local_shape), shape)
 
 
 def reshape(x: Tensor, dims: DimsLike) -> Tensor:
@@ -136,27 +117,22 @@ def reshape(x: Tensor, dims: DimsLike) -> Tensor:
     """
     check_tensor(x, "mx.reshape")
     shape = _old_or_sized(x, dims, "reshape")
-    before, after = sizes(x.dims), sizes(shape)
-    if _product(before) != _product(after):
+    before, after = math.prod(sizes(x.dims)), math.prod(sizes(shape))
+    if before != after:
         raise ShapeError(
-            f"{_product(before)} elements cannot be read as {_product(after)}.",
+            f"{before} elements cannot be read as {after}.",
             values=f"{show(x.dims)} to {show(shape)}",
             rule="a reshape keeps the number of elements.",
             fix="correct the sizes of the new dims.",
         )
-    setting = current()
-    if setting is None:
-        return Tensor(jnp.reshape(crop(jnp.asarray(x._array), x.dims), after), shape)
-    array, placement = local(x, setting)
-    target = canonical(setting, shape, None)
-    source_middle, target_middle = _middle(x.dims, placement, shape, target, setting)
+    array, placement = local(x)
+    target = current().placement(shape)
+    source_middle, target_middle = _middle(placement, target)
     pending = x._pending
     if source_middle != placement:
-        vary = frozenset(axis for axes in target for axis in axes)
-        array = move(array, setting, x.dims, placement, source_middle, pending, vary)
+        array = move(array, placement, source_middle, pending, target.axes)
         pending = frozenset()
-    array = jnp.reshape(array, setting.local_shape(shape, target_middle))
-    return placed(array, setting, shape, None, target_middle, pending)
+    return placed(jnp.reshape(array, target_middle.local_shape), target_middle, None, pending)
 
 
 def _old_or_sized(x: Tensor, dims: DimsLike, op: str) -> Dims:
@@ -165,34 +141,24 @@ def _old_or_sized(x: Tensor, dims: DimsLike, op: str) -> Dims:
     return sized_dims([old.get(dim, dim) if isinstance(dim, str) else dim for dim in as_list(dims)], op)
 
 
-def _product(numbers: tuple[int, ...]) -> int:
-    product = 1
-    for number in numbers:
-        product *= number
-    return product
-
-
-def _middle(
-    before: Dims, source: Placement, after: Dims, target: Placement, setting: Setting
-) -> tuple[Placement, Placement]:
+def _middle(source: Placement, target: Placement) -> tuple[Placement, Placement]:
     """Returns placements of the old and the new dims between which the reshape is local."""
     left: list[Axes] = []
     right: list[Axes] = []
-    for old, new in _groups(before, after):
-        now, then = source[len(left) :][: len(old)], target[len(right) :][: len(new)]
-        shared = now[0] if len(old) == len(new) == 1 else _shared_axes(old, now, new, then, setting)
+    for old, new in _groups(source.dims, target.dims):
+        shared = source.of(old[0]) if len(old) == len(new) == 1 else _shared_axes(old, source, new, target)
         left += [shared if i == 0 else () for i in range(len(old))]
         right += [shared if i == 0 else () for i in range(len(new))]
-    return tuple(left), tuple(right)
+    return Placement(source.dims, source.mesh, left), Placement(target.dims, target.mesh, right)
 
 
-def _shared_axes(old: Dims, now: Placement, new: Dims, then: Placement, setting: Setting) -> Axes:
+def _shared_axes(old: Dims, source: Placement, new: Dims, target: Placement) -> Axes:
     """Returns the axes that may go on splitting the first dim of a group through the reshape."""
     if not old or not new:
         return ()
     shared: Axes = ()
-    for axis, same in zip(now[0], then[0], strict=False):
-        count = setting.mesh.count((*shared, axis))
+    for axis, same in zip(source.of(old[0]), target.of(new[0]), strict=False):
+        count = source.mesh.count((*shared, axis))
         if axis != same or old[0].size % count or new[0].size % count:
             break
         shared = (*shared, axis)

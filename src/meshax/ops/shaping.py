@@ -11,9 +11,9 @@ from ..collectives import LARGEST
 from ..compat import Array, is_traced
 from ..dims import Dim, DimLike, Dims, find, show, unique, without
 from ..errors import ArgumentError, DtypeError, ShapeError
-from ..layout import Axes, block_size, canonical, current
+from ..layout import Placement, block_size, current
 from ..tensor import Tensor, check_tensor
-from ..transfer import fill_padding
+from ..transfer import along, fill_padding
 from .creation import one_sized_dim, places_fit
 from .elementwise import is_number
 from .neighbours import stretch_in_block, window
@@ -181,7 +181,7 @@ def concat(xs: Sequence[Tensor], dim: DimLike) -> Tensor:
     whole = Dim(dims[0].name, sum(d.size for d in dims))
     xs = [transpose(x, [d.name for d in xs[0].dims]) for x in xs]
     position = xs[0].dims.index(dims[0])
-    if not canonical(current(), (whole,), None)[0]:
+    if not current().placement((whole,)).axes:
         shape = (*xs[0].dims[:position], whole, *xs[0].dims[position + 1 :])
         return Tensor(compute(lambda *arrays: jnp.concatenate(arrays, position), xs), shape)
     parts, offset = [], 0
@@ -204,12 +204,10 @@ def stack(xs: Sequence[Tensor], dim: DimLike) -> Tensor:
         raise ShapeError(
             "mx.stack joins tensors of the same dims.", values=describe(xs), fix="rename or broadcast them."
         )
-    shape, setting = xs[0].dims, current()
+    shape = xs[0].dims
     unique((new, *shape))
     array = compute(lambda *arrays: jnp.stack(arrays), [transpose(x, shape) for x in xs])
-    if setting is None:
-        return Tensor(array, (new, *shape))
-    return placed(array, setting, (new, *shape), None, ((), *canonical(setting, shape, None)))
+    return placed(array, current().placement(shape).stacked(new), None)
 
 
 def unstack(x: Tensor, dim: DimLike) -> list[Tensor]:
@@ -248,26 +246,18 @@ def _windowed(
         wrap: whether what lies outside of the dim is its other end.
     """
     setting, position = current(), x.dims.index(dim)
-    axes: Axes = canonical(setting, x.dims, None)[position]
-    count = 1 if setting is None else setting.mesh.count(axes)
+    placement = setting.placement(x.dims)
+    count = placement.count(dim)
     block = block_size(new.size, count)
     starts = [start(processor * block, block) for processor in range(count)]
+    shape = tuple(new if d == dim else d for d in x.dims)
+    result = Placement(unique((*shape, *extra)), setting.mesh, (*setting.placement(shape), *((),) * len(extra)))
 
     def make(array: Array) -> Array:
-        array = window(array, setting, dim, axes, position, starts, width(block), fill, wrap)
-        array = finish(array, position, block)
-        if setting is None:
-            return array
-        # padding of the result may stem from real elements: nothing may flow back through it
-        now = (*canonical(setting, shape, None), *((),) * len(extra))
-        return fill_padding(array, setting, (*shape, *extra), now, (new,))
+        array = finish(window(array, placement, dim, starts, width(block), fill, wrap), position, block)
+        return fill_padding(array, result, (new,))  # it may stem from real elements: nothing may flow back through it
 
-    shape = tuple(new if d == dim else d for d in x.dims)
-    unique((*shape, *extra))
-    array = compute(make, [x])
-    if not extra or setting is None:
-        return Tensor(array, (*shape, *extra))
-    return placed(array, setting, (*shape, *extra), None, (*canonical(setting, shape, None), *((),) * len(extra)))
+    return placed(compute(make, [x]), result, None)
 
 
 def _moved(x: Tensor, dim: Dim, new: Dim, offset: int, fill: Any = 0, wrap: bool = False) -> Tensor:
@@ -278,16 +268,13 @@ def _moved(x: Tensor, dim: Dim, new: Dim, offset: int, fill: Any = 0, wrap: bool
 def _choose(dim: Dim, parts: Sequence[tuple[int, int, Tensor]]) -> Tensor:
     """Takes each stretch [first, last) of a split dim from its tensor."""
     _, _, result = parts[0]
-    setting = current()
-    assert setting is not None
-    position = result.dims.index(dim)
-    axes = canonical(setting, result.dims, None)[position]
+    placement, position = current().placement(result.dims), result.dims.index(dim)
 
     def choose(*arrays: Array) -> Array:
         chosen = arrays[0]
         for (first, last, _), array in zip(parts[1:], arrays[1:], strict=True):
-            inside = stretch_in_block(setting, dim, axes, first, last)
-            chosen = jnp.where(inside.reshape([-1 if i == position else 1 for i in range(array.ndim)]), array, chosen)
+            inside = stretch_in_block(placement, dim, first, last)
+            chosen = jnp.where(along(inside, position, array.ndim), array, chosen)
         return chosen
 
     return Tensor(compute(choose, [part for _, _, part in parts]), result.dims)

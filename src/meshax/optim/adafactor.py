@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from ..compat import Array
 from ..dims import Dim, Dims, DimsLike, as_list, without
 from ..errors import ArgumentError, did_you_mean
-from ..layout import canonical, current
+from ..layout import current
 from ..ops.creation import zeros
 from ..ops.elementwise import maximum, rsqrt, sqrt, square
 from ..ops.reduction import mean
@@ -175,5 +175,5 @@ def _whitened(grads: list[Tensor], moments: list[tuple[Tensor, ...]]) -> list[Te
 def _mean_of_all(rows: Tensor, cols: Tensor) -> Tensor:
     """Averages row means, or column means, which gives the same: along the dim that is not split, if one is not."""
     (along_rows,), (along_cols,) = without(rows.dims, cols.dims), without(cols.dims, rows.dims)
-    is_split = any(canonical(current(), (along_rows,), ROLE))
+    is_split = bool(current().placement((along_rows,), ROLE).axes)
     return mean(cols, along_cols) if is_split else mean(rows, along_rows)

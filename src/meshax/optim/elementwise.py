@@ -2,7 +2,7 @@
 
 An elementwise transformation (SGD, momentum, Adam) gives on each slice what it gives on the whole. One that reduces
 over a leaf (a norm, a factored moment) would reduce over the slice alone: the program that runs it is refused, like any
-other in which JAX code combines elements of a slice (see `slices.py`).
+other in which JAX code combines elements of a slice (see `checking/slices.py`).
 """
 
 from dataclasses import dataclass

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import collectives
-from ..compat import Array
-from ..layout import canonical, current
+from ..layout import current
 from ..tensor import Tensor
 
 
@@ -21,13 +20,11 @@ def reduce_together(sums: Sequence[Tensor]) -> list[Tensor]:
     Communication: one all-reduce for all of them, over all the axes that any is pending over.
     """
     setting = current()
-    if setting is None:
-        return list(sums)
-    chosen = [i for i, x in enumerate(sums) if x._pending and not any(canonical(setting, x.dims, x.role))]
+    chosen = [i for i, x in enumerate(sums) if x._pending and not setting.placement(x.dims, x.role).axes]
     axes = frozenset(axis for i in chosen for axis in sums[i]._pending)
     if not axes:
         return list(sums)
-    parts = [jnp.ravel(_pending_over(axes, sums[i])) for i in chosen]
+    parts = [jnp.ravel(collectives.only_first(sums[i]._array, axes - sums[i]._pending)) for i in chosen]
     in_mesh_order = tuple(axis for axis in setting.mesh.axes if axis in axes)
     total = collectives.sum_over(jnp.concatenate(parts), in_mesh_order)
     pieces = jnp.split(total, np.cumsum([part.size for part in parts])[:-1])
@@ -35,8 +32,3 @@ def reduce_together(sums: Sequence[Tensor]) -> list[Tensor]:
     for i, piece in zip(chosen, pieces, strict=True):
         done[i] = Tensor(piece.reshape(sums[i]._array.shape), sums[i].dims, sums[i].role)
     return done
-
-
-def _pending_over(axes: frozenset[str], x: Tensor) -> Array:
-    missing = tuple(sorted(axes - x._pending))
-    return collectives.only_first(x._array, missing) if missing else x._array

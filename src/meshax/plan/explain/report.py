@@ -16,7 +16,7 @@ from typing import Any
 import jax
 
 from ...dims import Dims, show
-from ...layout import Placement, Setting, block_size, canonical
+from ...layout import Placement, Setting, block_size
 from ...program import Program, Trace
 from ...tensor import Tensor, is_tensor
 from ..cost.hardware import KNOWN, Hardware, find
@@ -305,9 +305,9 @@ def _stored(tree: Any, kind: str, program: Program, trace: Trace) -> list[Stored
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_tensor):
         name = (_argument_name(program, path) if kind == "argument" else f"result{jax.tree_util.keystr(path)}") or kind
         dims, role = (leaf.dims, leaf.role) if isinstance(leaf, Tensor) else ((), None)
-        placement = canonical(trace.setting, dims, role)
+        placement = trace.setting.placement(dims, role)
         array = leaf._array if isinstance(leaf, Tensor) else leaf
-        shape = trace.setting.local_shape(dims, placement) if dims else array.shape
+        shape = placement.local_shape if dims else array.shape
         size = math.prod(shape) * getattr(array.dtype, "itemsize", 0)
         tensors.append(Stored(name, kind, role, str(array.dtype), dims, placement, size))
     return tensors

@@ -7,7 +7,7 @@ operations and models, and fails where one is met.
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ...slice_rules import EACH_ALONE, ELEMENTWISE, WATCHING
+from ...checking.rules import EACH_ALONE, ELEMENTWISE, WATCHING
 
 
 @dataclass(frozen=True)

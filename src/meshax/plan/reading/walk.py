@@ -18,7 +18,7 @@ from typing import Any
 import jax
 import jax.extend
 
-from ...border import MARKS
+from ...checking.border import MARKS
 from ...compat import inner_programs, live_jaxpr, scan_counts
 from ...errors import MeshaxError
 from ...ops.gradients import GRADIENT

@@ -16,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ...dims import sizes
 from ...errors import CheckpointError
-from ...layout import Setting, canonical, partition_spec
+from ...layout import Setting
 from ...tensor import Tensor, is_tensor
 from .arrays import Reader, Reading, Snapshot, take_snapshots
 from .manifest import Entry
@@ -142,9 +142,9 @@ def read_tree(database: Path, like: Any, leaves: Mapping[str, Any], dtypes: Mapp
         restored.append(Tensor(array, leaf.dims, leaf.role) if is_tensor(leaf) else array)
 
     for name, leaf in leaves.items():
-        placement = canonical(setting, leaf.dims, leaf.role) if is_tensor(leaf) else ()
-        shape = setting.padded_shape(leaf.dims, placement) if is_tensor(leaf) else tuple(leaf.shape)
-        spec = partition_spec(placement) if is_tensor(leaf) else PartitionSpec()
+        placement = setting.placement(leaf.dims, leaf.role) if is_tensor(leaf) else None
+        shape = placement.padded_shape if placement is not None else tuple(leaf.shape)
+        spec = placement.spec if placement is not None else PartitionSpec()
         waiting.append((name, reader.start(name, shape, NamedSharding(setting.mesh.jax_mesh, spec))))
         if len(waiting) > _READ_AHEAD:
             finish_one()

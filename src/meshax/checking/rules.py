@@ -8,7 +8,8 @@ elements would be combined along a split dimension, or a slice would meet an arr
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .border import ENTERS, LEAVES, Part
+from ..layout import Part
+from .border import ENTERS, LEAVES
 
 SAME = "same"
 Entry = Part | str | None
@@ -44,17 +45,17 @@ class Combined(Exception):
 
 def alike(states: Sequence[State]) -> State:
     """Returns the state of what is made of arrays of one shape, element by element."""
-    made: list[Entry] = []
+    state: list[Entry] = []
     for entries in zip(*states, strict=True):
         parts = {(e.size, e.axes): e for e in entries if isinstance(e, Part)}
         if not parts:
-            made.append(SAME if all(e == SAME for e in entries) else None)
+            state.append(SAME if all(e == SAME for e in entries) else None)
             continue
         part = next(iter(parts.values()))
         if len(parts) > 1 or None in entries:
             raise Combined(part, with_array=True)
-        made.append(part)
-    return tuple(made)
+        state.append(part)
+    return tuple(state)
 
 
 def joined(eqn: Any, states: list[State]) -> State:
@@ -84,24 +85,24 @@ def _leaves(eqn: Any, states: list[State]) -> State:
 
 def _enters(eqn: Any, states: list[State]) -> State | None:
     (state,) = states
-    for found, part in zip(state, eqn.params["parts"], strict=True):
-        if isinstance(found, Part) and (part is None or (found.size, found.axes) != (part.size, part.axes)):
-            raise Combined(found)
-        if part is not None and found is None:
+    for entry, part in zip(state, eqn.params["parts"], strict=True):
+        if isinstance(entry, Part) and (part is None or (entry.size, entry.axes) != (part.size, part.axes)):
+            raise Combined(entry)
+        if part is not None and entry is None:
             raise Combined(part, with_array=True)
     return None
 
 
 def _broadcast(eqn: Any, states: list[State]) -> State:
     before, after = eqn.invars[0].aval.shape, eqn.params["shape"]
-    made: list[Entry] = [SAME] * len(after)
+    state: list[Entry] = [SAME] * len(after)
     for i, position in enumerate(eqn.params["broadcast_dimensions"]):
         entry = states[0][i]
         if before[i] == after[position]:
-            made[position] = entry
+            state[position] = entry
         elif isinstance(entry, Part):
             raise Combined(entry)
-    return tuple(made)
+    return tuple(state)
 
 
 def _reshape(eqn: Any, states: list[State]) -> State:
@@ -214,13 +215,13 @@ def _gather(eqn: Any, states: list[State]) -> State:
 def _scatter(eqn: Any, states: list[State]) -> State:
     """Writes: element by element along dimensions of the operand that are written whole."""
     numbers, (operand, indices, updates) = eqn.params["dimension_numbers"], states
-    before, given = eqn.invars[0].aval.shape, eqn.invars[2].aval.shape
+    before, written = eqn.invars[0].aval.shape, eqn.invars[2].aval.shape
     gone = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     windows = zip((i for i in range(len(before)) if i not in gone), numbers.update_window_dims, strict=True)
-    whole = {i: j for i, j in windows if before[i] == given[j]}
+    whole = {i: j for i, j in windows if before[i] == written[j]}
     drop(indices, range(len(indices)))
     drop(operand, [i for i in range(len(before)) if i not in whole])
-    drop(updates, [j for j in range(len(given)) if j not in whole.values()])
+    drop(updates, [j for j in range(len(written)) if j not in whole.values()])
     return tuple(alike([(e,), (updates[whole[i]],)])[0] if i in whole else None for i, e in enumerate(operand))
 
 

@@ -1,7 +1,7 @@
 """A slice is never mistaken for the whole.
 
 JAX code that gets hold of a slice (see `border.py`) may work element by element. This module reads the traced program
-and follows such arrays, dimension by dimension, by the rules of `slice_rules.py`. What combines elements along a split
+and follows such arrays, dimension by dimension, by the rules of `rules.py`. What combines elements along a split
 dimension, or brings it together with an array that was made for the shape of the slice, would give another result under
 another layout: an error, with the line. Operations of ours and functions of `mx.local` see arrays that were
 never given away.
@@ -13,12 +13,13 @@ from typing import Any
 import jax
 import jax.extend.core
 
-from .border import ENTERS, MARKS, Part
-from .compat import inner_programs, scan_counts
-from .dims import Dim, show
-from .errors import SliceError
-from .slice_rules import ALWAYS, EACH_ALONE, ELEMENTWISE, RULES, WATCHING, Combined, State, alike, drop, joined
-from .sources import is_of_library, source_of
+from ..compat import inner_programs, scan_counts
+from ..dims import Dim, show
+from ..errors import SliceError
+from ..layout import Part
+from ..sources import is_of_library, source_of
+from .border import ENTERS, MARKS
+from .rules import ALWAYS, EACH_ALONE, ELEMENTWISE, RULES, WATCHING, Combined, State, alike, drop, joined
 
 _Literal = jax.extend.core.Literal
 # What to use instead.
@@ -65,8 +66,8 @@ class _Reader:
                 continue
             try:
                 results = self._step(eqn, name, states, call)
-            except Combined as found:
-                raise _error(eqn, found, call) from None
+            except Combined as combined:
+                raise _error(eqn, combined, call) from None
             known.update((v, state) for v, state in zip(eqn.outvars, results, strict=True) if state is not None)
         return [None if type(v) is _Literal else known.get(v) for v in jaxpr.outvars]
 
@@ -155,16 +156,16 @@ def _library_call(eqn: Any, call: Any) -> Any:
     return eqn if inner and is_of_library(inner[0]) else None
 
 
-def _error(eqn: Any, found: Combined, call: Any) -> SliceError:
-    part, name = found.part, eqn.primitive.name
+def _error(eqn: Any, combined: Combined, call: Any) -> SliceError:
+    part, name = combined.part, eqn.primitive.name
     shapes = ", ".join(f"{v.aval.dtype}{list(v.aval.shape)}" for v in eqn.invars if getattr(v.aval, "shape", ()))
-    if found.with_array and name == ENTERS:
+    if combined.with_array and name == ENTERS:
         what = "an array that was made for the shape of a slice would become the tensor's."
         instead = "make it with mx.arange, mx.random, mx.zeros and the like"
     elif name == ENTERS:
         what = f"a slice along {part.name!r} would become that of another dim."
         instead = "use mx.transpose or mx.rename"
-    elif found.with_array:
+    elif combined.with_array:
         what = f"{name} brings a slice together with an array that was made for the shape of the slice."
         instead = "make it with mx.arange, mx.random, mx.tensor and the like, and use operations of meshax"
     else:

@@ -6,23 +6,13 @@ its dimensions are split. What lies between two marks is the user's, and `slices
 leaving is coming back, so backward passes are marked too.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.extend.core
 from jax.interpreters import ad, batching, mlir
 
-from .compat import Array
-
-Axes = tuple[str, ...]
-
-
-class Part(NamedTuple):
-    """One dimension of an array of which each processor holds a block: the dim, and the axes that split it."""
-
-    name: str
-    size: int
-    axes: Axes
-
+from ..compat import Array
+from ..layout import Part
 
 Parts = tuple[Part | None, ...]  # for each dimension of an array
 
