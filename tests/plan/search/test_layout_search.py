@@ -10,13 +10,13 @@ import decoder
 import meshax as mx
 import transformer
 from meshax.plan.cost.hardware import KNOWN, Link
-from meshax.plan.printing.units import show_bytes, show_seconds
 from meshax.plan.search.graph import Graph
 from meshax.plan.search.layout_search import Candidate, _rank, search
 from meshax.plan.search.named_layouts import NAMES, find_layout, sizes_of
 from meshax.plan.search.prices import Prices
 from meshax.train.preset_steps import preset_target
 from messages import pinned
+from plan.search.test_reasons import check_reasons, check_that_equal_ones_are_merged
 
 MESH = "data:2 model:4"
 TENSOR = "heads:model d_ff:model vocab:model"
@@ -115,28 +115,10 @@ def test_candidates_are_ranked_with_reasons(transformer_choice):
     )  # fmt: skip
 
 
-def said(report, other):
-    """What `explain` gives without a rule, and with it, in the words of a reason."""
-    amounts = [other.memory["peak"] - report.memory["peak"], other.seconds("cpu") - report.seconds("cpu")]
-    shown = [show_bytes(abs(amounts[0])), show_seconds(abs(amounts[1]))]
-    saves, costs = ([text for a, text in zip(amounts, shown, strict=True) if a * sign > 0] for sign in (1, -1))
-    return " and ".join(f"{verb} {' and '.join(some)}" for verb, some in (("saves", saves), ("costs", costs)) if some)
-
-
 def test_reasons_are_what_explain_gives_with_and_without(transformer_choice):
-    mesh, args = mx.Mesh(MESH, abstract=True), transformer_args()
-
-    def explain(rules, **roles):
-        return mx.spmd(decoder.sgd, mesh, mx.Layout(rules, **roles)).explain(*args)
-
-    for c in transformer_choice[:4]:
-        roles = {"params": dict(c.layout.params), "optimizer": dict(c.layout.optimizer)}
-        parts = c.why.split("; ")
-        for (name, axes), part in zip(c.layout.rules, parts, strict=False):
-            without = explain({n: a for n, a in c.layout.rules if n != name}, **roles)
-            assert part == f"{name}:{'+'.join(axes)} {said(c.report, without)}"
-        if c.layout.params or c.layout.optimizer:
-            assert parts[len(c.layout.rules)].endswith(said(c.report, explain(dict(c.layout.rules))))
+    check_that_equal_ones_are_merged(transformer_choice)
+    for candidate in transformer_choice[:3]:
+        check_reasons(candidate, decoder.sgd, transformer_args(), (), "cpu")
 
 
 def test_layouts_that_are_the_same_are_listed_once():
@@ -151,8 +133,8 @@ def test_a_program_that_is_too_small_for_the_mesh():
     mesh = mx.Mesh("data:8", abstract=True)
     best, *others = mx.auto_layout(mlp, mesh, *mlp_args(), hardware="h200")
     assert best.layout == mx.Layout() and others
-    small = "nothing is split: nothing is sent; the program is too small to gain by splitting over data"
-    assert best.why == small
+    small = "the program is too small for these processors: no layout that splits over data is faster"
+    assert best.why == f"nothing is split: nothing is sent; {small}"
     assert not [c for c in others if "too small" in c.why]
 
 

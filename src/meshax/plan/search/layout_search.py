@@ -222,9 +222,10 @@ class _Search:
         reason, idle = reason_for(layout, self.machine, report_of), idle_axes(self.reports[layout])
         if not (is_best and idle):
             return reason
+        some = " or ".join(idle)
         if len(idle) < sum(size > 1 for size in self.mesh.axes.values()):
-            return f"{reason}; no layout that splits over {' or '.join(idle)} as well is faster"
-        return f"{reason}; the program is too small to gain by splitting over {' or '.join(idle)}"
+            return f"{reason}; no layout that splits over {some} as well is faster"
+        return f"{reason}; the program is too small for these processors: no layout that splits over {some} is faster"
 
     def _is_pointless(self, layout: Layout, reports: dict[Layout, Report]) -> bool:
         """Whether splitting further what is stored costs time, and saves no memory."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...collectives import summing_dtype
 from ...layout import block_size
 from ...ops.neighbours import sent_lengths
 from ..reading.walk import Block, Step, Value
@@ -83,6 +84,8 @@ class NeededCollectives:
     ) -> None:
         if self._is_sending and mask.any():
             bytes_ = self.local(operand).bytes if size is None else size
+            if kind in ("all-reduce", "reduce-scatter"):
+                bytes_ = bytes_ // operand.dtype.itemsize * summing_dtype(operand.dtype).itemsize
             self.send(kind, mask, bytes_, operand.dtype, step, joins)
 
     def _mask(self, names: Sequence[str | None]) -> Array:
@@ -211,13 +214,16 @@ class NeededCollectives:
         self._settle_inputs(step, pending)
         if step.name != "scan":
             for block in step.blocks:
-                self._walk(block, {})
+                inside: Pending = {}
+                self._walk(block, inside)
+                for value in dict.fromkeys(block.outputs):
+                    self._settle(value, inside, value.maker)
             return
         consts, carry = step.params["num_consts"], step.params["num_carry"]
         for value in step.inputs[consts + carry :]:  # a loop over a split dim gathers what it loops over
             self._charge("all-gather", self._mask(self.graph.of(value)[:1]), value, step)
         body = step.blocks[0]
-        inside: Pending = {}
+        inside = {}
         was_sending, self._is_sending = self._is_sending, False
         self._walk(body, inside)  # once without sending: which sums does it carry on?
         sums = {
