@@ -39,14 +39,15 @@ def _differentiates(jaxpr: Any, inside: bool, known: dict[Any, tuple[bool, bool]
         if key not in known:
             known[key] = _read_scopes(stack, inside)
         is_others, by_copies = known[key]
-        if is_others or any(_differentiates(inner, by_copies, known) for inner in inner_programs(eqn)):
+        programs = inner_programs(eqn)
+        if is_others or (programs and any(_differentiates(inner, by_copies, known) for inner in programs)):
             return True
     return False
 
 
 def _read_scopes(stack: tuple[Any, ...], by_copies: bool) -> tuple[bool, bool]:
     for i, element in enumerate(stack):
-        is_derivative = type(element).__name__ == "Transform" and element.name == "jvp"
+        is_derivative = element.name == "jvp" and type(element).__name__ == "Transform"
         following = stack[i + 1].name if i + 1 < len(stack) else ""
         if by_copies and is_derivative and following not in (BY_COPIES, BY_VALUES):
             return True, True

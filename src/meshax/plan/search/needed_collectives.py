@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from ...collectives import summing_dtype
+from ...compat import Array
 from ...layout import block_size
 from ...ops.neighbours import sent_lengths
 from ..reading.walk import Block, Step, Value
 from .graph import Graph, summed_names
 
-Array = Any
 Pending = dict[Value, Array]  # for each pending sum a bit mask of the axes, one for each candidate
 Send = Callable[[str, Array, Array, Any, Step | None, bool], None]  # kind, axes, bytes, dtype, step, whether it joins
 

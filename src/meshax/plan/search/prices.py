@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...compat import Array
 from ..cost.hardware import Hardware
 from ..cost.memory import memory_of
 from ..cost.timing import kernel_time, ring_time
@@ -21,8 +22,6 @@ from ..reading.primitives import KINDS
 from ..reading.walk import Block, Step, Value
 from .graph import Graph
 from .needed_collectives import NeededCollectives
-
-Array = Any
 
 
 class Prices:

@@ -19,7 +19,8 @@ import numpy as np
 import tensorstore as ts
 from jax.sharding import Sharding
 
-Array = Any
+from ...compat import Array
+
 Bounds = tuple[tuple[int, int], ...]  # the begin and the end of a block, for each dim
 
 _MAX_CHUNK_BYTES = 32 << 20  # a reader of any part of a chunk reads all of it
