@@ -46,6 +46,7 @@ READING_TRACES = ("checking", "sources")  # stands there too, and is counted by 
 MAX_CORE_LINES = 5_000
 MAX_READING_LINES = 750
 MAX_MODULE_LINES = 400
+ROOMS = ("printing", "reading", "cost", "explain", "search", "compile")  # of plan, in the same order
 
 # Tests of more than one module; all others are at tests/x/test_y.py, of the module x/y.py or the package x/y.
 OF_SEVERAL_MODULES = {
@@ -285,6 +286,19 @@ def test_every_exception_is_needed():
         if target.startswith("meshax.") and LAYERS.get(target.split(".")[1], 0) > (module.layer or 0)
     }
     assert upward == set(UPWARD)
+
+
+def test_rooms_of_plan_use_those_before_them():
+    def room(name: str) -> int | None:
+        parts = name.split(".")
+        return ROOMS.index(parts[2]) if parts[:2] == ["meshax", "plan"] and len(parts) > 3 else None
+
+    assert not [
+        f"{module.name}:{line}: {target}"
+        for module in modules()
+        for line, target, _ in module.imports()
+        if (own := room(module.name)) is not None and (other := room(target)) is not None and other > own
+    ]
 
 
 def test_modules_are_short():

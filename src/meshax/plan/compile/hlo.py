@@ -66,12 +66,12 @@ class _Instruction:
     name: str
     result: str
     op: str
-    given: str
+    arguments: str
     rest: str
 
     @property
     def operands(self) -> list[str]:
-        return re.findall(r"%([\w.\-]+)", self.given)
+        return re.findall(r"%([\w.\-]+)", self.arguments)
 
 
 @dataclass
@@ -81,20 +81,20 @@ class _Computation:
 
     def arrays(self, name: str) -> list[Array]:
         """Returns the arrays that an instruction makes."""
-        made = next((i.result for i in self.instructions if i.name == name), "")
-        return [(dtype, tuple(int(n) for n in shape.split(",") if n)) for dtype, shape in _ARRAY.findall(made)]
+        result = next((i.result for i in self.instructions if i.name == name), "")
+        return [(dtype, tuple(int(n) for n in shape.split(",") if n)) for dtype, shape in _ARRAY.findall(result)]
 
 
 def _computations(text: str) -> dict[str, _Computation]:
-    found: dict[str, _Computation] = {}
+    computations: dict[str, _Computation] = {}
     current: _Computation | None = None
     for line in text.splitlines():
         stripped = line.strip()
         if not line.startswith(" ") and (head := _COMPUTATION.match(stripped)):
-            current = found[head[2]] = _Computation(bool(head[1]))
+            current = computations[head[2]] = _Computation(bool(head[1]))
         elif current is not None and (match := _INSTRUCTION.match(stripped)):
             current.instructions.append(_instruction(match[1], match[2]))
-    return found
+    return computations
 
 
 def _instruction(name: str, text: str) -> _Instruction:
@@ -153,7 +153,7 @@ def _trips(loop: _Instruction, computations: dict[str, _Computation]) -> int:
         last = computations[called[1]].instructions[-1]
     if last.op != "compare" or "direction=LT" not in last.rest:
         return 1
-    limits = [int(i.given) for i in condition.instructions if i.op == "constant" and i.given.isdecimal()]
+    limits = [int(i.arguments) for i in condition.instructions if i.op == "constant" and i.arguments.isdecimal()]
     return limits[0] if len(limits) == 1 else 1
 
 
@@ -231,9 +231,9 @@ def differences(ours: dict[str, Moved], compiled: dict[str, Moved]) -> list[str]
 
 def by_operand(collectives: Sequence[CompiledCollective]) -> dict[str, dict[int, int]]:
     """Returns for each kind how often an operand of so many elements travels; merged operands are taken apart."""
-    found: dict[str, dict[int, int]] = {}
+    by_kind: dict[str, dict[int, int]] = {}
     for c in collectives:
         for _, shape in c.operands:
-            counts = found.setdefault(c.kind, {})
+            counts = by_kind.setdefault(c.kind, {})
             counts[math.prod(shape)] = counts.get(math.prod(shape), 0) + c.count
-    return found
+    return by_kind

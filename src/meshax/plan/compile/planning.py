@@ -192,10 +192,10 @@ def _memory(stats: Any) -> CompilerMemory:
 
 def count_tokens(args: Any) -> int:
     """Returns the tokens of one call: the elements of the largest integer tensor's batch and length."""
-    found = [0]
+    counts = [0]
     for leaf in jax.tree.leaves(args, is_leaf=is_tensor):
         if isinstance(leaf, Tensor) and jax.numpy.issubdtype(leaf.dtype, jax.numpy.integer):
             sizes = {d.name: d.size for d in leaf.dims}
             if "batch" in sizes and "length" in sizes:
-                found.append(sizes["batch"] * sizes["length"])
-    return max(found)
+                counts.append(sizes["batch"] * sizes["length"])
+    return max(counts)

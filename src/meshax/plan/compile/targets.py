@@ -143,15 +143,17 @@ def _required(function: Callable[..., Any]) -> list[str]:
     return [p.name for p in parameters if p.default is p.empty and p.kind in plain]
 
 
-def _checked(target: str, made: Any) -> Target:
-    match made:
+def _checked(target: str, returned: Any) -> Target:
+    match returned:
         case (Program() as program, tuple() | list() as args):
             return Target(target, program.fn, tuple(args), program.donate, program)
         case (fn, tuple() | list() as args) if callable(fn):
             return Target(target, fn, tuple(args))
         case (fn, tuple() | list() as args, int() | tuple() | list() as donate) if callable(fn):
             return Target(target, fn, tuple(args), (donate,) if isinstance(donate, int) else tuple(donate))
-    shown = f"({', '.join(type(part).__name__ for part in made)})" if isinstance(made, tuple) else type(made).__name__
+    shown = type(returned).__name__
+    if isinstance(returned, tuple):
+        shown = f"({', '.join(type(part).__name__ for part in returned)})"
     raise ArgumentError(
         f"{target} does not return a program.",
         values=shown,

@@ -37,18 +37,20 @@ def _memory(plan: "Plan") -> Table:
     table = Table(title="memory on each processor", title_justify="left")
     for column in ("", "compiler", "our estimate", "of which"):
         table.add_column(column, justify="right" if column in ("compiler", "our estimate") else "left")
-    own, made = plan.estimate, plan.memory
+    own, theirs = plan.estimate, plan.memory
     classes = {
         "arguments": ("parameters", "optimizer", "inputs"),
         "temporaries": ("activations", "gradients", "temporaries"),
     }
-    new_results = made.results - made.shared if made else 0
-    compiled = {"arguments": made.arguments, "temporaries": made.temporaries, "results": new_results} if made else {}
+    new_results = theirs.results - theirs.shared if theirs else 0
+    compiled = {}
+    if theirs:
+        compiled = {"arguments": theirs.arguments, "temporaries": theirs.temporaries, "results": new_results}
     for name in ("arguments", "temporaries", "results"):
         parts = [f"{part} {show_bytes(plan.report.memory[part])}" for part in classes.get(name, ())]
-        table.add_row(name, show_bytes(compiled[name]) if made else "-", show_bytes(own[name]), ", ".join(parts))
-    table.add_row("program", show_bytes(made.code) if made else "-", "-", "")
-    table.add_row("total", show_bytes(made.total) if made else "-", show_bytes(own["total"]), "")
+        table.add_row(name, show_bytes(compiled[name]) if theirs else "-", show_bytes(own[name]), ", ".join(parts))
+    table.add_row("program", show_bytes(theirs.code) if theirs else "-", "-", "")
+    table.add_row("total", show_bytes(theirs.total) if theirs else "-", show_bytes(own["total"]), "")
     return table
 
 

@@ -144,11 +144,11 @@ def _plan(request: Mapping[str, Any], load: Any, on_stage: Callable[[str], None]
     program = target.build(**options)
     took = time.perf_counter() - start
     with blamed(target.name, target.path, "cannot be traced or compiled"):
-        made = plan(program, *target.args, progress=on_stage)
-    made.took = {"loading": took, **made.took}
+        planned = plan(program, *target.args, progress=on_stage)
+    planned.took = {"loading": took, **planned.took}
     if request["html"]:
-        made.to_html(request["html"])
-    return {"plan": made.as_dict(), "text": as_text(made, partial(fitted, width=request["width"]))}
+        planned.to_html(request["html"])
+    return {"plan": planned.as_dict(), "text": as_text(planned, partial(fitted, width=request["width"]))}
 
 
 def user_notes(error: Exception, entry: str) -> list[str]:

@@ -170,9 +170,9 @@ def load(path: str | Path) -> Hardware:
     try:
         data = json.loads(Path(path).read_text())
         between = Link(**data["between"]) if data.get("between") else None
-        made = Hardware(**{**data, "inside": Link(**data["inside"]), "between": between})
-        links = [link for link in (made.inside, made.between) if link is not None]
-        speeds = [made.memory, made.memory_bandwidth, *made.flops.values(), *made.slowness.values()]
+        hardware = Hardware(**{**data, "inside": Link(**data["inside"]), "between": between})
+        links = [link for link in (hardware.inside, hardware.between) if link is not None]
+        speeds = [hardware.memory, hardware.memory_bandwidth, *hardware.flops.values(), *hardware.slowness.values()]
         is_possible = all(n > 0 for n in (*speeds, *(link.bandwidth for link in links)))
         is_possible = is_possible and all(n >= 0 for link in links for n in (link.latency, link.start))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -181,16 +181,16 @@ def load(path: str | Path) -> Hardware:
             values=f"{type(error).__name__}: {error}",
             fix="write one with: meshax bench calibrate --out FILE.",
         ) from error
-    if not made.flops or not is_possible:
+    if not hardware.flops or not is_possible:
         raise ArgumentError(
             f"{str(path)!r} does not describe hardware.", rule="speeds and sizes are positive, delays not negative."
         )
-    if unknown := [kind for kind in made.slowness if kind not in KINDS]:
+    if unknown := [kind for kind in hardware.slowness if kind not in KINDS]:
         raise ArgumentError(
             f"{str(path)!r} has the slowness of {unknown[0]!r}, which is no collective.",
             fix=did_you_mean(unknown[0], KINDS),
         )
-    return made
+    return hardware
 
 
 def find(hardware: "str | Hardware | None") -> Hardware:

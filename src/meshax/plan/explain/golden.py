@@ -24,16 +24,16 @@ _Key = tuple[Any, ...]
 
 def records(report: Report) -> list[Record]:
     """Returns the collectives of a program, those alike together, in the order in which they first run."""
-    found: dict[_Key, Record] = {}
+    by_key: dict[_Key, Record] = {}
     for c in report.collectives:
         record = _record(c)
-        found.setdefault(_key(record), {**record, "count": 0})["count"] += c.count
-    return list(found.values())
+        by_key.setdefault(_key(record), {**record, "count": 0})["count"] += c.count
+    return list(by_key.values())
 
 
-def as_json(made: Sequence[Record]) -> str:
+def as_json(rows: Sequence[Record]) -> str:
     """Returns records as JSON, one on each line, so that versions of a file can be compared."""
-    return "[" + ",".join("\n  " + json.dumps({name: r[name] for name in _FIELDS}) for r in made) + "\n]\n"
+    return "[" + ",".join("\n  " + json.dumps({name: r[name] for name in _FIELDS}) for r in rows) + "\n]\n"
 
 
 def from_json(text: str) -> list[Record]:
@@ -41,9 +41,9 @@ def from_json(text: str) -> list[Record]:
     return checked(json.loads(text))
 
 
-def checked(made: Any) -> list[Record]:
+def checked(rows: Any) -> list[Record]:
     """Returns a list of records, or raises."""
-    wrong = [r for r in made if not isinstance(r, dict) or set(r) != set(_FIELDS)] if isinstance(made, list) else [made]
+    wrong = [r for r in rows if not isinstance(r, dict) or set(r) != set(_FIELDS)] if isinstance(rows, list) else [rows]
     if wrong:
         raise ArgumentError(
             "this is not a list of collectives.",
@@ -51,7 +51,7 @@ def checked(made: Any) -> list[Record]:
             rule=f"each is a dict of {', '.join(_FIELDS)}.",
             fix="write it to a file with MESHAX_UPDATE_GOLDEN=1, and take it from there.",
         )
-    return made
+    return rows
 
 
 def difference(before: Sequence[Record], now: Sequence[Record]) -> str:

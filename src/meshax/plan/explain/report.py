@@ -115,15 +115,15 @@ class Report:
     @cached_property
     def padding(self) -> dict[str, dict[str, float]]:
         """For each dim whose blocks hold padding: its size, the size stored, and what of that is wasted."""
-        found: dict[str, dict[str, float]] = {}
+        wasteful: dict[str, dict[str, float]] = {}
         for (shape, _), placement in self.setting.placements.items():
             for dim, axes in zip(shape, placement, strict=True):
                 count = self.setting.mesh.count(axes)
                 stored = block_size(dim.size, count) * count
                 waste = 1 - dim.size / stored
-                if waste > found.get(dim.name, {}).get("waste", 0):
-                    found[dim.name] = {"size": dim.size, "stored": stored, "waste": waste}
-        return found
+                if waste > wasteful.get(dim.name, {}).get("waste", 0):
+                    wasteful[dim.name] = {"size": dim.size, "stored": stored, "waste": waste}
+        return wasteful
 
     @cached_property
     def unused_rules(self) -> list[str]:
@@ -140,7 +140,7 @@ class Report:
     def replicated(self) -> list[Replicated]:
         """The large tensors that processors hold alike, largest first."""
         least = self.memory["peak"] * _LARGE
-        found = [
+        large = [
             Replicated(t.name, show(t.dims, t.placement), t.bytes, self._unsplit(t.placement))
             for t in self._arguments
             if t.bytes > least and self._unsplit(t.placement)
@@ -152,8 +152,8 @@ class Report:
                 same = tuple(a for a, n in self.axis_sizes.items() if n > 1 and a not in self.sameness.differs(value))
                 if value.bytes > least and same:
                     name = f"{kernel.step.source.op or 'a value'} at {kernel.step.source.line}"
-                    found.append(Replicated(name, str(list(value.shape)), value.bytes, same))
-        unique = {(r.name, r.dims): r for r in found}
+                    large.append(Replicated(name, str(list(value.shape)), value.bytes, same))
+        unique = {(r.name, r.dims): r for r in large}
         return sorted(unique.values(), key=lambda r: -r.bytes)
 
     def time(self, hardware: str | Hardware | None = None) -> Time:
@@ -246,8 +246,8 @@ class Report:
         return tuple(axis for axis, size in self.axis_sizes.items() if size > 1 and axis not in used)
 
     def _collective(self, c: Collective, machines: list[Hardware]) -> dict[str, Any]:
-        made = {k: v for k, v in vars(c).items() if k != "source"}
-        return made | {"seconds": {h.name: collective_time(c, h, self.axis_sizes) * c.count for h in machines}}
+        fields = {k: v for k, v in vars(c).items() if k != "source"}
+        return fields | {"seconds": {h.name: collective_time(c, h, self.axis_sizes) * c.count for h in machines}}
 
     def _work(self, machines: list[Hardware]) -> list[dict[str, Any]]:
         rows: dict[tuple[str, str, str], dict[str, Any]] = {}

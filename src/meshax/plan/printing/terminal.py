@@ -18,9 +18,9 @@ _ENDLESS = 100_000  # columns
 
 def terminal_width() -> int | None:
     """Returns the columns of the terminal that standard output is shown in, or that COLUMNS asks for; None: no end."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given):
-        return int(given)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
     try:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None
     except (OSError, ValueError, AttributeError):

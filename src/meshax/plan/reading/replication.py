@@ -66,11 +66,11 @@ class Sameness:
         return [self.differs(v) for v in block.outputs]
 
     def _outputs(self, step: Step) -> list[_Axes]:
-        given = [self.differs(v) for v in step.inputs]
+        operands = [self.differs(v) for v in step.inputs]
         if step.blocks:
             inner = {"scan": self._scan, "while": self._while, "cond": self._cond}[step.name]
-            return inner(step, given)
-        together = _SAME.union(*given)
+            return inner(step, operands)
+        together = _SAME.union(*operands)
         if step.name == "axis_index":
             together = frozenset(axes_of(step))
         elif is_collective(step):
@@ -78,39 +78,39 @@ class Sameness:
             together = together - axes if step.traits.joins else together | axes
         return [together] * len(step.outputs)
 
-    def _scan(self, step: Step, given: list[_Axes]) -> list[_Axes]:
+    def _scan(self, step: Step, operands: list[_Axes]) -> list[_Axes]:
         consts, carry = step.params["num_consts"], step.params["num_carry"]
-        return self._until_settled(step.blocks[0], given, slice(consts, consts + carry), carry)
+        return self._until_settled(step.blocks[0], operands, slice(consts, consts + carry), carry)
 
-    def _while(self, step: Step, given: list[_Axes]) -> list[_Axes]:
+    def _while(self, step: Step, operands: list[_Axes]) -> list[_Axes]:
         first, second = step.params["cond_nconsts"], step.params["body_nconsts"]
         body = step.blocks[1]
-        carry = given[first + second :]
-        return self._until_settled(body, given[first : first + second] + carry, slice(second, None), len(carry))
+        carry = operands[first + second :]
+        return self._until_settled(body, operands[first : first + second] + carry, slice(second, None), len(carry))
 
-    def _until_settled(self, body: Block, given: list[_Axes], carried: slice, carry: int) -> list[_Axes]:
+    def _until_settled(self, body: Block, operands: list[_Axes], carried: slice, carry: int) -> list[_Axes]:
         while True:  # each turn adds an axis to some value, so it ends
-            out = self._run(body, given)
-            wider = [a | b for a, b in zip(given[carried], out[:carry], strict=True)]
-            if wider == given[carried]:
+            out = self._run(body, operands)
+            wider = [a | b for a, b in zip(operands[carried], out[:carry], strict=True)]
+            if wider == operands[carried]:
                 return out
-            given = [*given[: carried.start], *wider, *given[carried.start + carry :]]
+            operands = [*operands[: carried.start], *wider, *operands[carried.start + carry :]]
 
-    def _cond(self, step: Step, given: list[_Axes]) -> list[_Axes]:
-        outs = [self._run(block, given[1:]) for block in step.blocks]
-        return [_SAME.union(given[0], *axes) for axes in zip(*outs, strict=True)]
+    def _cond(self, step: Step, operands: list[_Axes]) -> list[_Axes]:
+        outs = [self._run(block, operands[1:]) for block in step.blocks]
+        return [_SAME.union(operands[0], *axes) for axes in zip(*outs, strict=True)]
 
 
 def duplicates_of(flops: Mapping[Step, int], sameness: Sameness, axis_sizes: Mapping[str, int]) -> list[Duplicate]:
     """Returns the products that several processors compute alike, those of one line together, largest first."""
-    found: dict[tuple[str, str, tuple[str, ...]], int] = {}
+    flops_by_line: dict[tuple[str, str, tuple[str, ...]], int] = {}
     for step, count in flops.items():
         same = sameness.same_axes(step, axis_sizes)
         if same and count:
             key = (step.source.line, step.source.op, same)
-            found[key] = found.get(key, 0) + count * step.times
-    made = [
+            flops_by_line[key] = flops_by_line.get(key, 0) + count * step.times
+    duplicates = [
         Duplicate(line, op, axes, count, 1 - 1 / math.prod(axis_sizes[a] for a in axes))
-        for (line, op, axes), count in found.items()
+        for (line, op, axes), count in flops_by_line.items()
     ]
-    return sorted(made, key=lambda d: -d.wasted)
+    return sorted(duplicates, key=lambda d: -d.wasted)

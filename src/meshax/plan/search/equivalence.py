@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 def splits_of(report: Report) -> dict[str, frozenset[Any]]:
     """Returns for each mesh axis what it splits: the shapes, their roles, and which of their dims."""
-    found: dict[str, set[Any]] = {}
+    splits: dict[str, set[Any]] = {}
     for (shape, role), placement in report.setting.placements.items():
         for position, axes in enumerate(placement):
             for axis in axes:
                 if report.axis_sizes[axis] > 1:
-                    found.setdefault(axis, set()).add((shape, role, position))
-    return {axis: frozenset(places) for axis, places in found.items()}
+                    splits.setdefault(axis, set()).add((shape, role, position))
+    return {axis: frozenset(places) for axis, places in splits.items()}
 
 
 def idle_axes(report: Report) -> list[str]:
@@ -32,11 +32,11 @@ def idle_axes(report: Report) -> list[str]:
 
 def distinct(candidates: "Iterable[Candidate]") -> "list[Candidate]":
     """Returns the first of those that are the same."""
-    found: dict[Any, Candidate] = {}
+    firsts: dict[Any, Candidate] = {}
     for c in candidates:
         sizes: dict[frozenset[Any], int] = {}
         for axis, places in splits_of(c.report).items():  # axes that split the same are one larger axis
             sizes[places] = sizes.get(places, 1) * c.mesh.axes[axis]
         costs = (f"{c.seconds:.6g}", c.memory, c.wire_bytes)  # axes of one size may have links of other speeds
-        found.setdefault((frozenset(sizes.items()), costs), c)
-    return list(found.values())
+        firsts.setdefault((frozenset(sizes.items()), costs), c)
+    return list(firsts.values())

@@ -13,12 +13,12 @@ Assignment = dict[str, int]  # for each name a bit mask of mesh axes
 
 def read_pins(pins: RulesLike | Layout | None, exclude: Sequence[str], graph: Graph) -> dict[str, tuple[str, ...]]:
     """Returns the dims whose axes are given; none for those that stay unsplit."""
-    given = {} if pins is None else dict(pins.rules) if isinstance(pins, Layout) else pins
-    if isinstance(given, Mapping):
-        unsplit = [name for name, axes in given.items() if not axes]
-        rules = Layout({name: axes for name, axes in given.items() if axes}).rules
+    wanted = {} if pins is None else dict(pins.rules) if isinstance(pins, Layout) else pins
+    if isinstance(wanted, Mapping):
+        unsplit = [name for name, axes in wanted.items() if not axes]
+        rules = Layout({name: axes for name, axes in wanted.items() if axes}).rules
     else:
-        unsplit, rules = [], Layout(given).rules
+        unsplit, rules = [], Layout(wanted).rules
     both = [name for name, _ in rules if name in exclude]
     if both:
         raise LayoutError(f"the dim {both[0]!r} is pinned and excluded.", fix="choose one of the two.")
@@ -42,10 +42,10 @@ def read_pins(pins: RulesLike | Layout | None, exclude: Sequence[str], graph: Gr
 def masks_of(fixed: Mapping[str, Sequence[str]], mesh: Mesh) -> Assignment:
     """Returns rules as bit masks of the mesh's axes."""
     axes = list(mesh.axes)
-    wrong = [(name, axis) for name, given in fixed.items() for axis in given if axis not in axes]
+    wrong = [(name, axis) for name, chosen in fixed.items() for axis in chosen if axis not in axes]
     if wrong:
         name, axis = wrong[0]
         raise LayoutError(
             f'the pin "{name}:{axis}" names no axis of the mesh.', values=repr(mesh), fix=did_you_mean(axis, axes)
         )
-    return {name: sum(1 << axes.index(axis) for axis in given) for name, given in fixed.items()}
+    return {name: sum(1 << axes.index(axis) for axis in chosen) for name, chosen in fixed.items()}

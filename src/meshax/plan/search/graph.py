@@ -55,7 +55,7 @@ class Graph:
 
     def conflicts(self) -> dict[str, set[str]]:
         """Returns for each name those that it meets in some operation: they cannot share a mesh axis."""
-        found: dict[str, set[str]] = {name: set() for name in self.sizes}
+        met: dict[str, set[str]] = {name: set() for name in self.sizes}
         for step in self.block.all_steps():
             if step.blocks:
                 continue
@@ -64,8 +64,8 @@ class Graph:
             groups = [frozenset(filter(None, self.of(v))) for v in sides] or [self.together(step)]
             for group in groups:
                 for name in group:
-                    found.setdefault(name, set()).update(group - {name})
-        return found
+                    met.setdefault(name, set()).update(group - {name})
+        return met
 
     def looped_names(self) -> set[str]:
         """Returns the names of the dims that loops go along."""
@@ -109,18 +109,18 @@ class Graph:
             self.names[value] = tuple(n or new for n, new in zip(own, names, strict=True))
 
     def _through_blocks(self, step: Step) -> list[Names]:
-        given = [self.of(v) for v in step.inputs]
+        operands = [self.of(v) for v in step.inputs]
         if step.name == "scan":
             first = step.params["num_consts"] + step.params["num_carry"]
-            out = self._follow(step.blocks[0], [*given[:first], *(n[1:] for n in given[first:])])
+            out = self._follow(step.blocks[0], [*operands[:first], *(n[1:] for n in operands[first:])])
             carry = step.params["num_carry"]
-            looped = next((n[0] for n in given[first:] if n and n[0]), None)
+            looped = next((n[0] for n in operands[first:] if n and n[0]), None)
             return [*out[:carry], *((looped, *names) for names in out[carry:])]
         if step.name == "while":
             conds, consts = step.params["cond_nconsts"], step.params["body_nconsts"]
-            self._follow(step.blocks[0], [*given[:conds], *given[conds + consts :]])
-            return self._follow(step.blocks[1], given[conds:])
-        return [self._follow(block, given[1:]) for block in step.blocks][0]
+            self._follow(step.blocks[0], [*operands[:conds], *operands[conds + consts :]])
+            return self._follow(step.blocks[1], operands[conds:])
+        return [self._follow(block, operands[1:]) for block in step.blocks][0]
 
 
 def _is_sliced(loop: Step, value: Value) -> bool:
@@ -128,44 +128,44 @@ def _is_sliced(loop: Step, value: Value) -> bool:
 
 
 def _names_of_outputs(step: Step, graph: Graph) -> list[Names]:
-    given = [graph.of(v) for v in step.inputs]
+    operands = [graph.of(v) for v in step.inputs]
     out = step.outputs[0] if step.outputs else None
     if out is None:
         return []
     if step.name == "named":
         return [step.params["names"]]
     if step.name == "transpose":
-        return [tuple(given[0][i] for i in step.params["permutation"])]
+        return [tuple(operands[0][i] for i in step.params["permutation"])]
     if step.traits.fusion == "reduction" and "axes" in step.params:
-        kept = [n for i, n in enumerate(given[0]) if i not in step.params["axes"]]
+        kept = [n for i, n in enumerate(operands[0]) if i not in step.params["axes"]]
         return [tuple(kept)] * len(step.outputs)
     if step.name == "broadcast_in_dim":
         names: list[str | None] = [None] * len(out.shape)
         for i, place in enumerate(step.params["broadcast_dimensions"]):
             if step.inputs[0].shape[i] == out.shape[place]:
-                names[place] = given[0][i]
+                names[place] = operands[0][i]
         return [tuple(names)]
     if step.name == "dot_general":
         (left, right), (left_batch, right_batch) = step.params["dimension_numbers"]
-        batch = [given[0][i] or given[1][j] for i, j in zip(left_batch, right_batch, strict=True)]
-        free = [n for i, n in enumerate(given[0]) if i not in (*left, *left_batch)]
-        free += [n for i, n in enumerate(given[1]) if i not in (*right, *right_batch)]
+        batch = [operands[0][i] or operands[1][j] for i, j in zip(left_batch, right_batch, strict=True)]
+        free = [n for i, n in enumerate(operands[0]) if i not in (*left, *left_batch)]
+        free += [n for i, n in enumerate(operands[1]) if i not in (*right, *right_batch)]
         return [(*batch, *free)]
     if step.name in ("reshape", "squeeze", "expand_dims"):
-        return [_reshaped(step.inputs[0].shape, given[0], out.shape)]
+        return [_reshaped(step.inputs[0].shape, operands[0], out.shape)]
     if step.name in _RESIZING:
-        return [tuple(next(filter(None, names), None) for names in zip(*given[: _RESIZING[step.name]], strict=True))]
-    return [_like_operands(v, step, given) for v in step.outputs]
+        return [tuple(next(filter(None, names), None) for names in zip(*operands[: _RESIZING[step.name]], strict=True))]
+    return [_like_operands(v, step, operands) for v in step.outputs]
 
 
 def _names_of_operand(step: Step, value: Value, names: Names) -> Names:
     """Returns the names an operand must have for the result to have these."""
     shape = step.outputs[0].shape
     if step.name == "transpose":
-        found: list[str | None] = [None] * len(names)
+        own: list[str | None] = [None] * len(names)
         for i, place in enumerate(step.params["permutation"]):
-            found[place] = names[i]
-        return tuple(found)
+            own[place] = names[i]
+        return tuple(own)
     if step.name == "broadcast_in_dim":
         places = step.params["broadcast_dimensions"]
         return tuple(names[p] if value.shape[i] == shape[p] else None for i, p in enumerate(places))
@@ -184,9 +184,9 @@ def _reshaped(old: Sequence[int], names: Names, new: Sequence[int]) -> Names:
     return tuple(places.get((math.prod(new[:i]), size)) if size > 1 else None for i, size in enumerate(new))
 
 
-def _like_operands(value: Value, step: Step, given: list[Names]) -> Names:
+def _like_operands(value: Value, step: Step, operands: list[Names]) -> Names:
     """Names of an elementwise result, or one that is nearly so: those of operands of its rank, where sizes agree."""
-    alike = [(v, n) for v, n in zip(step.inputs, given, strict=True) if len(v.shape) == len(value.shape)]
+    alike = [(v, n) for v, n in zip(step.inputs, operands, strict=True) if len(v.shape) == len(value.shape)]
     return tuple(
         next((names[i] for v, names in alike if names[i] and v.shape[i] == size), None)
         for i, size in enumerate(value.shape)

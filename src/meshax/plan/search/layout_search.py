@@ -106,15 +106,15 @@ def search(
         _Search(fn, args, donate, graph, mesh, machine, limit, masks_of(fixed, mesh), all_shapes=meshes is None)
         for mesh in shapes
     ]
-    found: list[Candidate] = []
+    traced: list[Candidate] = []
     best: list[Candidate] = []
     with _uncollected():
         for one in sorted(every, key=lambda one: one.promise):
-            progress(f"searching: {one.mesh}, {len(found)} layouts traced")
-            found += one.run(best[-1].seconds if len(best) == _TOP else math.inf)
-            best = distinct(sorted((c for c in found if c.memory <= limit), key=_rank))[:_TOP]
+            progress(f"searching: {one.mesh}, {len(traced)} layouts traced")
+            traced += one.run(best[-1].seconds if len(best) == _TOP else math.inf)
+            best = distinct(sorted((c for c in traced if c.memory <= limit), key=_rank))[:_TOP]
         if not best:
-            _raise_nothing_fits(found, limit)
+            _raise_nothing_fits(traced, limit)
         progress("comparing the best with and without each of their rules")
         searches = {one.mesh: one for one in every}
         return [replace(c, why=searches[c.mesh].why(c.layout, is_best=c is best[0] and len(best) > 1)) for c in best]
@@ -141,14 +141,14 @@ def _rank(c: Candidate) -> tuple[float, ...]:
     return float(f"{c.seconds:.3g}"), float(f"{c.memory:.3g}"), length, c.seconds
 
 
-def _raise_nothing_fits(found: list[Candidate], limit: float) -> None:
-    if not found:
+def _raise_nothing_fits(traced: list[Candidate], limit: float) -> None:
+    if not traced:
         raise LayoutError(
             "no layout with these pins is legal.",
             rule="an axis splits at most one of the dims that meet in a tensor.",
             fix="take back a pin, or an exclusion.",
         )
-    closest = min(found, key=lambda c: c.memory)
+    closest = min(traced, key=lambda c: c.memory)
     raise LayoutError(
         f"no layout fits {show_bytes(limit)} on each processor.",
         values=f"the closest tried is {closest.layout} on {closest.mesh}: {show_bytes(closest.memory)}, "
@@ -291,7 +291,7 @@ class _Search:
         if math.prod(map(len, choices)) > _MOST:
             keep = int(_MOST ** (1 / len(choices)))
             choices = [self._shortlist(axis, sets, keep) for axis, sets in enumerate(choices)]
-        made = []
+        assignments = []
         mirrored = self._interchangeable_axes()
         for combination in itertools.product(*choices):
             if any(_order(combination[i]) > _order(combination[j]) for i, j in mirrored):
@@ -300,8 +300,8 @@ class _Search:
             for axis, names in enumerate(combination):
                 for name in names:
                     assignment[name] = assignment.get(name, 0) | 1 << axis
-            made.append(assignment)
-        return made
+            assignments.append(assignment)
+        return assignments
 
     def _interchangeable_axes(self) -> list[tuple[int, int]]:
         """Returns pairs of axes whose exchange changes nothing: of two mirrored layouts, one is enough.

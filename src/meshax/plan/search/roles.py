@@ -35,16 +35,16 @@ def role_variants(layout: Layout, mesh: Mesh, stored: Sequence[Tensor], barred: 
     single: list[_Rules] = [{name: chosen} for name in names for chosen in sets]
     double: list[_Rules] = [{**a, **b} for a, b in itertools.combinations(single, 2) if a.keys() != b.keys()]
     rules = dict(layout.rules)
-    found: dict[frozenset[str], tuple[tuple[int, int, int], _Rules]] = {}
+    best: dict[frozenset[str], tuple[tuple[int, int, int], _Rules]] = {}
     as_it_is = _bytes(stored, rules, {}, mesh) or 0
     for number, added in enumerate([*single, *double]):
         size = _bytes(stored, rules, added, mesh)
         if size is not None and size < as_it_is:
             key = frozenset(itertools.chain(*added.values()))
             rank = (size, len(added), number)
-            found[key] = min(found.get(key, (rank, added)), (rank, added), key=lambda pair: pair[0])
+            best[key] = min(best.get(key, (rank, added)), (rank, added), key=lambda pair: pair[0])
     has_state = any(x.role == "optimizer" for x in stored)
-    for _, (_, added) in sorted(found.items(), key=lambda item: -len(item[0])):
+    for _, (_, added) in sorted(best.items(), key=lambda item: -len(item[0])):
         yield Layout(rules, params=added, optimizer=added)
         if has_state:
             yield Layout(rules, optimizer=added)
