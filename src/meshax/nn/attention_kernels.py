@@ -145,7 +145,7 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility) -> T
     heads = [d.name for d in rest if d.name in ("heads", "kv_heads")]
     batch = [d.name for d in rest if d.name not in heads]
     own = [name for name in heads if name in [d.name for d in k.dims]]
-    given = [
+    operands = [
         transpose(q, (*batch, _QUERIES, *heads, d_kv)),
         *(transpose(x, (*batch, _MEMORY, *own, d_kv)) for x in (k, v)),
     ]
@@ -153,7 +153,7 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility) -> T
     seen = other.mask(arange(q.dim(_QUERIES)), arange(k.dim(_MEMORY)), _as_memory(visible.memory_segments))
     if seen is not None:
         shape = (*(d for d in rest if d.name in batch), q.dim(_QUERIES), k.dim(_MEMORY))
-        given.append(broadcast(seen, shape) if any(d in seen.dims for d in shape[:-2]) else seen)
+        operands.append(broadcast(seen, shape) if any(d in seen.dims for d in shape[:-2]) else seen)
 
     def fused(q: Any, k: Any, v: Any, *masks: Any) -> Any:
         flat = [x.reshape(math.prod(x.shape[: len(batch)]), x.shape[len(batch)], -1, x.shape[-1]) for x in (q, k, v)]
@@ -163,7 +163,7 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility) -> T
         )
         return out.reshape(q.shape)
 
-    return transpose(local_(fused, *given, out=given[0].dims, splittable=(*batch, *heads)), q.dims)
+    return transpose(local_(fused, *operands, out=operands[0].dims, splittable=(*batch, *heads)), q.dims)
 
 
 def _platform() -> str:
@@ -212,8 +212,8 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility) -> T
     def call(q: Any, k: Any, v: Any, *segments: Any) -> Any:
         return typed(q, k, v, segments)
 
-    given = (*ordered, *segments)
-    return transpose(local_(call, *given, out=ordered[0].dims, splittable=(*batch, *heads)), q.dims)
+    operands = (*ordered, *segments)
+    return transpose(local_(call, *operands, out=ordered[0].dims, splittable=(*batch, *heads)), q.dims)
 
 
 def _ring(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, parts: int) -> Tensor:

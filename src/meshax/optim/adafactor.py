@@ -116,12 +116,12 @@ class Adafactor(Optimizer[AdafactorState]):
         self, grads: list[Tensor], moments: list[tuple[Tensor, ...]], step: Array
     ) -> list[tuple[Tensor, ...]]:
         decay = 1 - (step + 1).astype(jnp.float32) ** -self.decay_exponent
-        made = []
+        updated = []
         for g, old in zip(grads, moments, strict=True):
             squares, factors = square(g) + self.epsilons[0], self._factors(g.dims)
             seen = [mean(squares, dim) for dim in factors] if factors else [squares]
-            made.append(tuple(decay * a + (1 - decay) * b for a, b in zip(old, seen, strict=True)))
-        return made
+            updated.append(tuple(decay * a + (1 - decay) * b for a, b in zip(old, seen, strict=True)))
+        return updated
 
     def _sized(self, updates: list[Tensor], values: list[Tensor], rate: Array) -> list[Tensor]:
         """Clips updates, and makes them relative to the size of their parameters."""

@@ -77,9 +77,9 @@ def _in_role_of(x: Any, like: Any) -> Any:
 
 
 def _check_alike(grads: Any, params: Any) -> None:
-    given, wanted = _by_name(grads), _by_name(params)
-    odd = [f"no gradient of {name}" for name in wanted if name not in given]
-    odd += [f"no parameter {name}" for name in given if name not in wanted]
+    gradients, parameters = _by_name(grads), _by_name(params)
+    odd = [f"no gradient of {name}" for name in parameters if name not in gradients]
+    odd += [f"no parameter {name}" for name in gradients if name not in parameters]
     if odd:
         raise ShapeError(
             "the gradients are not a tree like the parameters.",
@@ -87,9 +87,9 @@ def _check_alike(grads: Any, params: Any) -> None:
             fix="pass what mx.grad gave for these parameters.",
         )
     wrong = [
-        f"{name}: {show(given[name].dims) if is_tensor(given[name]) else type(given[name]).__name__} for {show(p.dims)}"
-        for name, p in wanted.items()
-        if is_tensor(p) and getattr(given[name], "dims", None) != p.dims
+        f"{name}: {show(g.dims) if is_tensor(g) else type(g).__name__} for {show(p.dims)}"
+        for name, g, p in ((name, gradients[name], p) for name, p in parameters.items())
+        if is_tensor(p) and getattr(g, "dims", None) != p.dims
     ]
     if wrong:
         raise ShapeError(

@@ -42,5 +42,5 @@ def by_name(name: str, rate: Rate, **options: Any) -> Optimizer[Any]:
             f"the optimizer {name!r} has no option {', '.join(map(repr, unknown))}.",
             fix=did_you_mean(unknown[0], accepted),
         )
-    made = known[name](rate, **options)
-    return made if name == "adafactor" else from_optax(made)
+    optimizer = known[name](rate, **options)
+    return optimizer if name == "adafactor" else from_optax(optimizer)
