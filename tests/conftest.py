@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config, items):
     left_out = [item for item in items if item.get_closest_marker("exhaustive")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -58,7 +58,8 @@ def test_a_real_search(left_out, capsys):
     exclude = ["--exclude", *left_out.split()] if left_out else []
     assert main(["layout", TINY, "--mesh", "data:2 model:2", "--hardware", "h200", *exclude, "--json"]) == 0
     candidates = json.loads(capsys.readouterr().out)["candidates"]
-    assert candidates and candidates == sorted(candidates, key=lambda c: c["seconds"] * 1.01)
+    seconds = [float(f"{c['seconds']:.3g}") for c in candidates]  # what differs in the fourth digit is equally fast
+    assert seconds and seconds == sorted(seconds)
 
 
 def test_usage_messages(capsys):

@@ -78,6 +78,7 @@ def test_the_prices_are_near_the_real_report(rules):
     np.testing.assert_allclose(prices.memory[0], report.memory["peak"], rtol=0.3)
 
 
+@pytest.mark.exhaustive
 def test_the_transformers_layout_is_at_least_as_good_as_the_usual_ones():
     """The one whose steps benchmarks/layouts.py times; in a smaller one it is the number of collectives that counts."""
     sizes = transformer.Sizes(8, batch=16, length=128, vocab=1024, d_model=128, d_k=32, dtype="float32")
@@ -98,6 +99,14 @@ def test_the_mlps_layout_is_at_least_as_good_as_the_usual_ones():
     assert best.layout == mx.Layout("hidden:rows+cols")
     assert best.wire_bytes <= min(r.wire_bytes for r in reports)
     assert best.seconds <= min(r.seconds("cpu") for r in reports)
+
+
+def test_a_decoders_layout_is_at_least_as_good_as_those_with_names(transformer_choice):
+    mesh = mx.Mesh(MESH, abstract=True)
+    for name in NAMES:
+        layout = find_layout(name, mesh, sizes=sizes_of(transformer_args()))
+        named = mx.spmd(decoder.sgd, mesh, layout).explain(*transformer_args())
+        assert transformer_choice[0].seconds <= named.seconds("cpu") * 1.001, name
 
 
 def test_candidates_are_ranked_with_reasons(transformer_choice):
@@ -210,7 +219,7 @@ def test_mirrored_layouts_are_listed_once():
     assert all(dict(c.layout.rules)["hidden"] == ("cols",) for c in pinned_one)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("axes", "hardware"), [("data:16 model:2", "tpu-v2"), ("data:4 model:8", "h100")])
 def test_a_language_models_layout_is_at_least_as_good_as_those_with_names(axes, hardware):
     """Fully sharded, and sequence parallel, where `length` and `vocab` share an axis, are among them."""
