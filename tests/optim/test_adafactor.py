@@ -197,7 +197,7 @@ def test_of_equal_dims_the_last_are_factored_as_by_optax(seed):
 
     values, state = array(params), theirs.init(array(params))
     for g in (grads, params):
-        updates, state = theirs.update(array(g), state, values)
+        updates, state = jax.jit(theirs.update)(array(g), state, values)
         values = optax.apply_updates(values, updates)
     for shape, x, y in zip(shapes, found, values):
         np.testing.assert_allclose(x.numpy(), y, rtol=2e-4, atol=1e-5, err_msg=str(shape))

@@ -80,7 +80,7 @@ def alone(state):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", some(LAYOUTS, "data+model", "fsdp"))
+@pytest.mark.parametrize("layout", some(LAYOUTS, "data+model"))
 def test_every_layout_has_the_same_losses(layout, state, alone):
     np.testing.assert_allclose(losses(state, LAYOUTS[layout], layout), alone, rtol=1e-4)
 

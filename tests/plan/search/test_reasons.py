@@ -66,7 +66,7 @@ def check_that_equal_ones_are_merged(candidates):
 
 
 @settings(
-    max_examples=20 if WHOLE else 3,
+    max_examples=20 if WHOLE else 2,
     deadline=None,
     derandomize=True,
     database=None,
