@@ -280,7 +280,7 @@ class _Search:
         if layout not in reports:
             try:
                 program = spmd(self.fn, self.mesh, layout, self.donate)
-                reports[layout] = program.explain(*self.args)  # type: ignore[attr-defined]
+                reports[layout] = program.explain(*self.args)
             except LayoutError:
                 return False  # dims meet in a way that the named trace did not show: not a candidate
         return True

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...compat import Array
+from ...layout import block_size
 from ..cost.hardware import Hardware
 from ..cost.memory import memory_of
 from ..cost.timing import kernel_time, ring_time
@@ -124,7 +125,7 @@ class _SplitTrace:
         if name is None or name not in self._parts or size == 1:
             return size
         if (name, size) not in self._blocks:
-            self._blocks[name, size] = -(-size // self._parts[name])
+            self._blocks[name, size] = block_size(size, self._parts[name])
         return self._blocks[name, size]
 
     def _copy(self, block: Block) -> Block:
