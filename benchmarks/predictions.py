@@ -110,7 +110,7 @@ def main():
 
 def materialized(mx, shapes):
     """Values of the wanted shapes, made where they are stored."""
-    from meshax.tensor import with_role
+    from meshax.tensors import with_role
 
     keys = iter(jax.random.split(jax.random.key(0), 200))
 

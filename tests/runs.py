@@ -2,7 +2,8 @@
 
 import random
 
-from meshax.train.config import DataOptions, TrainConfig
+from meshax.train.config import TrainConfig
+from meshax.train.options import DataOptions
 
 WORDS = ["the", "a", "cat", "dog", "sat", "ran", "on", "under", "mat", "tree", "and", "then", "quickly", "slowly"]
 

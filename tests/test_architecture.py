@@ -22,9 +22,9 @@ LAYERS: dict[str, int] = {
     name: layer
     for layer, names in enumerate(
         [
-            "errors dims compat sources",
+            "errors dim compat sources",
             "mesh layout",
-            "checking collectives transfer tensor",
+            "checking collectives transfer tensors",
             "ops",
             "program",
             "plan",
@@ -32,7 +32,7 @@ LAYERS: dict[str, int] = {
             "models",
             "files data decode",
             "train launch bench",
-            "cli testing __main__",
+            "language cli testing __main__",
         ]
     )
     for name in names.split()
@@ -372,10 +372,10 @@ def test_rules_catch_offences(rule, source):
     [
         (stray_collectives, "from jax import lax\nlax.axis_index('rows')\ncollectives.psum(x)\n'lax.psum'"),
         (private_jax, "import jax\njax.extend.core.jaxprs_in_params"),
-        (private_names, "from .shaping import _pieces\nfrom ..dims import Dim\nfrom . import shaping\nshaping._pieces"),
+        (private_names, "from .shaping import _pieces\nfrom ..dim import Dim\nfrom . import shaping\nshaping._pieces"),
         (private_names, "from ..compat import __doc__\nimport jax\njax._private\nx._array\nself._made"),
         (unchecked_vma, "f(check_vma=True)"),
-        (upward_from_ops, "from meshax.dims import Dim\nfrom . import shaping\nimport jax"),
+        (upward_from_ops, "from meshax.dim import Dim\nfrom . import shaping\nimport jax"),
     ],
 )
 def test_rules_let_the_rest_pass(rule, source):

@@ -3,6 +3,8 @@
 import ast
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,3 +100,23 @@ def test_the_worked_example_of_an_op_fits_the_code():
         replaced = [line[1:] for line in diff.splitlines() if line.startswith("-")]
         assert replaced
         assert not [line for line in replaced if line not in source]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import meshax as mx; assert 'jax' not in sys.modules; assert 'einsum' in dir(mx); mx.einsum",
+        "from meshax.data import Text; import meshax as mx; mx.tensor([1.0], 'n'); mx.dims(n=3)",  # no modules
+        "from meshax import *; tensor([1.0], 'n'); einsum",
+        "import meshax.nn; meshax.nn.Linear; from meshax import optim; from meshax import Dim",
+        "import meshax as mx; assert not hasattr(mx, 'eisnum') and not hasattr(mx, '__eisnum__')",
+    ],
+)
+def test_words_are_there_however_they_are_imported(source):
+    done = subprocess.run([sys.executable, "-c", f"import sys; {source}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_word_is_a_module():
+    """Importing the module would hide the word."""
+    assert not {path.stem for path in SOURCE.iterdir()} & set(mx.__all__)

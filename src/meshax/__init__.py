@@ -3,37 +3,37 @@
 Write a tensor program once, with named dims. One layout line decides how it is split over a mesh of processors.
 """
 
-from .compat import widen_cpu_pool as _widen_cpu_pool
-from .dims import Dim, dims
-from .errors import (
-    ArgumentError,
-    CheckpointError,
-    DataError,
-    DimError,
-    DtypeError,
-    LayoutError,
-    MeshaxError,
-    MeshError,
-    OptimizerError,
-    ShapeError,
-    SliceError,
-    TrainingError,
-)
-from .layout import Layout
-from .mesh import Mesh
-from .ops import *  # noqa: F403  # what each module of operations lists in its __all__
-from .ops import __all__ as _ops
-from .ops import randomness as random
-from .plan.search.layout_search import auto_layout
-from .program import Program, put, spmd
-from .tensor import Tensor, param, tensor
+import importlib
+import importlib.util
+import os
+from typing import TYPE_CHECKING
 
-_widen_cpu_pool()
+if TYPE_CHECKING:
+    from .language import *  # noqa: F403
+    from .language import __all__ as __all__
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ArgumentError", "CheckpointError", "DataError", "Dim", "DimError", "DtypeError", "Layout", "LayoutError", "Mesh",
-    "MeshError", "MeshaxError", "OptimizerError", "Program", "ShapeError", "SliceError", "Tensor", "TrainingError",
-    "auto_layout", "dims", "param", "put", "random", "spmd", "tensor", *_ops,
-]  # fmt: skip
+# XLA's CPU client takes more threads than virtual processors, unless the user has chosen their number: with as many,
+# collectives of executions that wait for each other can take them all and never end. To be set before JAX starts.
+if "PJRT_NPROC" not in os.environ and "NPROC" not in os.environ:
+    os.environ["PJRT_NPROC"] = str(max(64, os.cpu_count() or 1))
+
+
+def __getattr__(name: str) -> object:
+    """Imports the language when its first word is used: JAX takes a second, and the command line's help needs none."""
+    is_module = importlib.util.find_spec(f"{__name__}.{name}") is not None  # `from . import mesh` asks here first
+    if not is_module and (not name.startswith("__") or name == "__all__"):
+        globals().update(_words())
+    if name in globals():
+        return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_words()})
+
+
+def _words() -> dict[str, object]:
+    language = importlib.import_module(f"{__name__}.language")
+    return {"__all__": language.__all__, **{word: getattr(language, word) for word in language.__all__}}

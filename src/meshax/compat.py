@@ -5,7 +5,6 @@ Only this module knows how JAX spells the type of a value over the mesh axes, an
 
 import contextlib
 import math
-import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -17,16 +16,6 @@ from jax.interpreters import ad, partial_eval
 
 Array = Any  # of JAX or of numpy, or a tracer: jax.Array's own type knows less than they all can
 _NONE: frozenset[str] = frozenset()
-
-
-def widen_cpu_pool() -> None:
-    """Gives XLA's CPU client more threads than virtual devices, unless the user has chosen their number.
-
-    With as many threads as devices, collectives of executions that wait for each other can take them all and never
-    end. Has no effect once JAX has started its CPU backend.
-    """
-    if "PJRT_NPROC" not in os.environ and "NPROC" not in os.environ:
-        os.environ["PJRT_NPROC"] = str(max(64, os.cpu_count() or 1))
 
 
 def varying_axes(x: Any) -> frozenset[str]:

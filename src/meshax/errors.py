@@ -18,7 +18,7 @@ LIBRARY = tuple(
     f"meshax.{name}"
     for name in (
         *("ops", "nn", "optim", "plan", "bench", "testing"),
-        *("dims", "errors", "compat", "mesh", "layout", "tensor", "transfer", "collectives", "program"),
+        *("dim", "errors", "compat", "mesh", "layout", "tensors", "transfer", "collectives", "program"),
         *("checking", "sources"),
     )
 )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import PartitionSpec
 
-from .dims import Dim, Dims, known_names, parse_pairs, show
+from .dim import Dim, Dims, known_names, parse_pairs, show
 from .errors import LayoutError, did_you_mean
 from .mesh import Mesh, OneProcessor
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType
 
-from .dims import parse_pairs
+from .dim import parse_pairs
 from .errors import MeshError
 
 _EXAMPLE = 'write for example mx.Mesh("rows:2 cols:4").'

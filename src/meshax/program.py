@@ -20,12 +20,12 @@ from . import collectives
 from .checking.derivatives import DerivativeOfCopies, differentiates_copies
 from .checking.slices import check
 from .compat import Array, is_traced
-from .dims import Dims, show
+from .dim import Dims, show
 from .errors import ArgumentError, MeshError, ShapeError
 from .layout import Layout, Placement, RulesLike, Setting, ambient, current, is_inside
 from .mesh import Mesh
 from .ops.gradients import casting
-from .tensor import Packed, Tensor, check_same_everywhere, copies_of, is_tensor, settled_array
+from .tensors import Packed, Tensor, check_same_everywhere, copies_of, is_tensor, settled_array
 from .transfer import crop, pad_to
 
 if TYPE_CHECKING:

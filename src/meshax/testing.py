@@ -26,7 +26,7 @@ from .ops.reduction import sum as sum_
 from .plan.explain import golden as golden_
 from .plan.explain.report import explain
 from .program import Program, spmd
-from .tensor import Tensor, is_tensor, settled_array, tensor
+from .tensors import Tensor, is_tensor, settled_array, tensor
 from .transfer import fill_padding
 
 __all__ = ["assert_collectives", "forward_and_gradient", "layout_invariance", "layouts_of", "place_with_garbage"]

@@ -16,7 +16,7 @@ from jax import lax
 
 from . import collectives
 from .compat import Array, is_traced, varying_axes
-from .dims import Dim, Dims, sizes
+from .dim import Dim, Dims, sizes
 from .layout import Axes, Placement, block_size, is_inside
 
 

@@ -41,6 +41,17 @@ def run(*arguments, **options):
     return process.returncode, out, err
 
 
+EVERY = ["train", "eval", "generate", "presets", "explain", "plan", "layout", "bench", "bench calibrate"]
+
+
+@pytest.mark.parametrize("command", ["", *EVERY])
+def test_help_does_without_jax(command):
+    """JAX takes a second to import."""
+    source = f"import sys, meshax.cli; meshax.cli.main({[*command.split(), '--help']}); assert 'jax' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_explains_with_an_example(command, capsys):
     assert main([*command, "--help"]) == 0

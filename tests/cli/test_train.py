@@ -15,8 +15,8 @@ import pytest
 
 from meshax.cli import evaluate, generate, main, train
 from meshax.cli.options import UsageError
-from meshax.train.config import DataOptions, OptimizerOptions, TrainConfig
 from meshax.train.loop import Run
+from meshax.train.options import DataOptions, OptimizerOptions, TrainOptions
 from runs import write_text
 
 ROOT = Path(__file__).parents[2]
@@ -62,12 +62,12 @@ def test_what_a_leap_is_compared_with_is_explained(capsys):
 def test_the_common_options(monkeypatch):
     given = "--preset lm-0.14b --mesh data:8 --layout fsdp --param-layout d_ff:data --optimizer-layout vocab:data"
     found = parsed(monkeypatch, *given.split(), "--out", "there", "--steps", "10", "--seed", "3")
-    assert found == TrainConfig("lm-0.14b", "data:8", "fsdp", "d_ff:data", "vocab:data", out="there", steps=10, seed=3)
+    assert found == TrainOptions("lm-0.14b", "data:8", "fsdp", "d_ff:data", "vocab:data", out="there", steps=10, seed=3)
 
 
 def test_options_in_groups(monkeypatch):
     found = parsed(monkeypatch, "--data.text", "a.txt", "b.txt", "--data.lines", "--optimizer.rate", "0.1")
-    assert found == TrainConfig(
+    assert found == TrainOptions(
         data=DataOptions(text=("a.txt", "b.txt"), lines=True), optimizer=OptimizerOptions(rate=0.1)
     )
 
@@ -76,7 +76,7 @@ def test_options_win_over_the_file(monkeypatch, tmp_path):
     """Also one that has the value of the default, and one of a group whose others the file gives."""
     path = tmp_path / "run.toml"
     path.write_text('steps = 50\nseed = 4\nbatch = 32\n[optimizer]\nname = "adafactor"\nrate = 0.5\n')
-    base = TrainConfig(steps=50, seed=4, batch=32, optimizer=OptimizerOptions(name="adafactor", rate=0.5))
+    base = TrainOptions(steps=50, seed=4, batch=32, optimizer=OptimizerOptions(name="adafactor", rate=0.5))
     assert parsed(monkeypatch, "--config", str(path)) == base
     found = parsed(monkeypatch, f"--config={path}", "--steps", "600", "--optimizer.rate", "0.1")
     assert found == replace(base, steps=600, optimizer=replace(base.optimizer, rate=0.1))

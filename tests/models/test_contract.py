@@ -9,7 +9,7 @@ import pytest
 import meshax as mx
 from meshax.models.contract import Preset
 from meshax.models.presets import KINDS, PRESETS
-from meshax.tensor import is_tensor
+from meshax.tensors import is_tensor
 from meshax.train.examples import batch_shapes
 from meshax.train.step import evaluation_step
 

@@ -9,7 +9,7 @@ import meshax as mx
 from example_tensors import counting
 from meshax.layout import block_size, current
 from meshax.ops.neighbours import _pieces, _rounds, window
-from meshax.tensor import Tensor, settled_array
+from meshax.tensors import Tensor, settled_array
 
 row, col = mx.dims(row=3, col=10)
 mesh = mx.Mesh("rows:2 cols:4")

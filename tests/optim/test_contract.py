@@ -11,7 +11,7 @@ import pytest
 import meshax as mx
 from extent import some
 from meshax import optim
-from meshax.tensor import is_tensor
+from meshax.tensors import is_tensor
 from messages import pinned
 
 MESH = "data:2 model:4"

@@ -9,8 +9,9 @@ import pytest
 
 import meshax as mx
 from meshax.errors import TrainingError
-from meshax.train.config import DataOptions, OptimizerOptions, TrainConfig, load_config
+from meshax.train.config import TrainConfig
 from meshax.train.loop import run_config
+from meshax.train.options import OptimizerOptions, read_options
 from messages import pinned
 
 
@@ -30,7 +31,7 @@ def read(name, text):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, name)
             path.write_text(text)
-            return load_config(path)
+            return read_options(path, TrainConfig)
 
     return run
 
@@ -261,26 +262,6 @@ def test_an_axis_that_there_is_not():
         TrainConfig(layout="batch:data heads:modle").check()
     with pytest.raises(mx.LayoutError, match="needs the mesh axes data and model"):
         TrainConfig(mesh="data:8").check()
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [("a.toml", "steps = "), ("a.json", "{"), ("a.json", "[]"), ("a.json", b"\xff\xfe"), ("missing.toml", None)],
-    ids=str,
-)
-def test_a_file_that_is_no_configuration(tmp_path, name, content):
-    if content is not None:
-        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(mx.ArgumentError, match=f"'{name}' cannot be read as a configuration"):
-        load_config(tmp_path / name)
-
-
-def test_files_give_back_what_was_written(tmp_path):
-    config = TrainConfig(steps=7, data=DataOptions(text=("a", "b"), lines=True), optimizer=OptimizerOptions(rate=1))
-    (tmp_path / "config.json").write_text(config.to_json())
-    assert load_config(tmp_path / "config.json") == config
-    (tmp_path / "run.toml").write_text('steps = 7\n[data]\ntext = ["a", "b"]\nlines = true\n[optimizer]\nrate = 1')
-    assert load_config(tmp_path / "run.toml") == config
 
 
 def test_other_processors_need_other_rules_for_what_is_stored(tmp_path):

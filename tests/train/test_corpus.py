@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 import meshax as mx
-from meshax.train.config import DataOptions
 from meshax.train.loop import Run
+from meshax.train.options import DataOptions
 from runs import small, write_text
 
 

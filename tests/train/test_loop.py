@@ -12,11 +12,11 @@ from rich.console import Console
 
 from meshax.errors import LayoutError, TrainingError
 from meshax.models.presets import preset
-from meshax.train.config import DataOptions, OptimizerOptions
 from meshax.train.evaluation import Evaluation
 from meshax.train.loop import Run, run_config
 from meshax.train.loss_guard import Guard
 from meshax.train.metrics import Metrics, finite, read_metrics
+from meshax.train.options import DataOptions, OptimizerOptions
 from meshax.train.profiling import Profile
 from runs import small, write_text
 

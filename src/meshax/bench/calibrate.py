@@ -14,13 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..dims import Dim
+from ..dim import Dim
 from ..mesh import Mesh
 from ..ops import einsum, flip, scan, shift, sum, tanh
 from ..plan.cost.hardware import Hardware, Link
 from ..plan.printing.units import show_bytes, show_count, show_seconds
 from ..program import put, spmd
-from ..tensor import Tensor
+from ..tensors import Tensor
 
 _AXIS, _EACH = "processors", "each"  # the mesh axis, and the dim that gives each processor a problem of its own
 _PART = "part"  # a dim whose slices are gathered and scattered

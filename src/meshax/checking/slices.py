@@ -14,7 +14,7 @@ import jax
 import jax.extend.core
 
 from ..compat import inner_programs, scan_counts
-from ..dims import Dim, show
+from ..dim import Dim, show
 from ..errors import SliceError
 from ..layout import Part
 from ..sources import is_of_library, source_of

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
+from .compile_cache import keep_compiled_programs
 from .options import Reporting, progress_console, step_of, use_processors
 
 
@@ -23,13 +24,15 @@ class Evaluate(Reporting):
     def run(self) -> None:
         """Restores and evaluates."""
         step = step_of(self.step)
-        from ..train.config import VIRTUAL
         from ..train.interrupts import interruptible
         from ..train.loop import Run, run_config
+        from ..train.options import VIRTUAL
 
         config = run_config(self.run_, mesh=self.mesh, layout=self.layout)
         use_processors(config.mesh or VIRTUAL)
-        run = Run(config, progress_console(), read_only=True)
+        console = progress_console()
+        keep_compiled_programs(console)
+        run = Run(config, console, read_only=True)
         with interruptible() as check_interrupt:
             state, extra = run.restored(step)
             evaluation = run.evaluate(state.model, check_interrupt=check_interrupt)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
+from .compile_cache import keep_compiled_programs
 from .options import Reporting, UsageError, progress_console, step_of, use_processors
 
 
@@ -29,9 +30,9 @@ class Generate(Reporting):
         """Restores and samples."""
         self._check()
         step = step_of(self.step)
-        from ..train.config import VIRTUAL
         from ..train.interrupts import interruptible
         from ..train.loop import Run, run_config
+        from ..train.options import VIRTUAL
 
         config = run_config(self.run_, mesh=self.mesh, layout=self.layout)
         use_processors(config.mesh or VIRTUAL)
@@ -39,7 +40,9 @@ class Generate(Reporting):
         from ..decode.sampling import generate, sampler
         from ..train.corpus import VOCABULARY
 
-        run = Run(config, progress_console(), read_only=True)
+        console = progress_console()
+        keep_compiled_programs(console)
+        run = Run(config, console, read_only=True)
         if run.model.batch_kind != "tokens":
             raise UsageError(f"the model in {self.run_!r} writes no text.", fix="name the run of a language model.")
         words = Vocabulary.load(run.directory / VOCABULARY)

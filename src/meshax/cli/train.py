@@ -10,7 +10,8 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from ..train.config import VIRTUAL, TrainConfig, load_config
+from ..train.options import VIRTUAL, TrainOptions, read_options
+from .compile_cache import keep_compiled_programs
 from .options import Reporting, progress_console, usage, use_processors
 
 
@@ -29,18 +30,21 @@ class Train(Reporting):
         str,
         arg(metavar="FILE", help="Read options from a TOML or JSON file; those given here win.", help_behavior_hint=""),
     ] = ""
-    run_: Annotated[TrainConfig, arg(name="")] = field(default_factory=TrainConfig)
+    run_: Annotated[TrainOptions, arg(name="")] = field(default_factory=TrainOptions)
 
     def run(self) -> None:
         """Trains."""
         use_processors(self.run_.mesh or VIRTUAL)
-        with usage():
-            self.run_.check()
+        from ..train.config import TrainConfig
         from ..train.evaluation import show_metric
         from ..train.loop import Run
 
+        config = TrainConfig.of(self.run_)
+        with usage():
+            config.check()
         console = progress_console()
-        run = Run(self.run_, console)
+        keep_compiled_programs(console)
+        run = Run(config, console)
         result = run.train()
         if run.model.batch_kind == "tokens":
             where, prompt = shlex.quote(str(run.directory)), "..." if self.run_.data.text else "def "
@@ -57,11 +61,11 @@ def train_command(argv: Sequence[str]) -> type[Train]:
     if argv[:1] != ["train"] or not path:
         return Train
     with usage():
-        base = load_config(Path(path))
+        base = read_options(Path(path), TrainOptions)
 
     @dataclass(kw_only=True)
     class FromFile(Train):
         __doc__ = Train.__doc__
-        run_: Annotated[TrainConfig, arg(name="")] = field(default_factory=lambda: base)
+        run_: Annotated[TrainOptions, arg(name="")] = field(default_factory=lambda: base)
 
     return FromFile

@@ -10,8 +10,7 @@ from pathlib import Path
 from sys import argv
 
 from ..errors import MeshaxError
-from ..plan.compile.worker import user_notes
-from ..train.config import DataOptions, OptimizerOptions, TrainConfig
+from ..train.options import DataOptions, OptimizerOptions, TrainOptions
 from .options import Command, OnProgram, UsageError
 
 SPELLINGS = {
@@ -32,7 +31,7 @@ SPELLINGS = {
     " or correct the directory, and save again.": " or correct the directory, and run the same command again.",
 }
 _DEVICES = re.compile(r"on a CPU, call jax\.config\.update\(.*?\) before.*?abstract=True\)\.")
-_GROUPS = {"": TrainConfig, "data.": DataOptions, "optimizer.": OptimizerOptions}
+_GROUPS = {"": TrainOptions, "data.": DataOptions, "optimizer.": OptimizerOptions}
 _NAMES = {group + field.name for group, options in _GROUPS.items() for field in fields(options)}
 _ASSIGNED = re.compile(
     rf"(?<![\w.])({'|'.join(sorted(map(re.escape, _NAMES), key=len, reverse=True))})"
@@ -50,6 +49,8 @@ def words_for(error: Exception, command: Command | None) -> str:
     if not isinstance(error, MeshaxError):
         first = (str(error).strip().splitlines() or [""])[0]
         return f"{type(error).__name__}: {first} (--debug shows where)"
+    from ..plan.compile.worker import user_notes  # after the help, which needs no JAX
+
     has_program = isinstance(command, OnProgram) and not isinstance(error, UsageError)
     return "\n".join([spelled(str(error)), *(user_notes(error, Path(argv[0]).name) if has_program else ())])
 

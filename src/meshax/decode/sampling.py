@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..dims import Dim
+from ..dim import Dim
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
 from ..models.contract import LanguageModel
@@ -20,7 +20,7 @@ from ..ops import min as min_
 from ..ops import sum as sum_
 from ..ops.randomness import categorical
 from ..program import spmd
-from ..tensor import Tensor, tensor
+from ..tensors import Tensor, tensor
 
 _NEVER = -1e9
 

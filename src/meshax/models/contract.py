@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Protocol
 import jax
 import jax.numpy as jnp
 
-from ..dims import Dims, sizes
-from ..tensor import Tensor
+from ..dim import Dims, sizes
+from ..tensors import Tensor
 
 
 class Model(Protocol):

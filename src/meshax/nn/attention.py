@@ -10,11 +10,11 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from ..dims import Dim, Dims
+from ..dim import Dim, Dims
 from ..errors import ArgumentError
 from ..ops import arange
 from ..sources import operation
-from ..tensor import Tensor
+from ..tensors import Tensor
 from .attention_kernels import Visibility, attend
 from .dropout import Dropout
 from .linear import Linear

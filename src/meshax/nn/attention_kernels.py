@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from ..compat import typed_outputs
-from ..dims import Dim, show
+from ..dim import Dim, show
 from ..errors import ShapeError
 from ..layout import current
 from ..ops import arange, broadcast, einsum, exp, full, maximum, reshape, scan, shift, softmax, transpose, where, zeros
@@ -22,7 +22,7 @@ from ..ops import local as local_
 from ..ops import max as max_
 from ..ops import sum as sum_
 from ..sources import operation
-from ..tensor import Tensor
+from ..tensors import Tensor
 from .dropout import Dropout
 
 _HIDDEN = -1e9

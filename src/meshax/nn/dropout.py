@@ -6,7 +6,7 @@ import equinox as eqx
 
 from ..ops.randomness import dropout
 from ..sources import operation
-from ..tensor import Tensor
+from ..tensors import Tensor
 
 
 class Dropout(eqx.Module):

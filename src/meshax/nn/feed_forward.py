@@ -5,11 +5,11 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from ..dims import Dims
+from ..dim import Dims
 from ..errors import ArgumentError, did_you_mean
 from ..ops import gelu, relu, sigmoid, silu
 from ..sources import operation
-from ..tensor import Tensor
+from ..tensors import Tensor
 from .dropout import Dropout
 from .linear import Linear
 

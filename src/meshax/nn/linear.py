@@ -6,11 +6,11 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from ..dims import Dim, Dims
+from ..dim import Dim, Dims
 from ..ops import einsum, gather
 from ..ops.randomness import truncated_normal
 from ..sources import operation
-from ..tensor import Tensor, param
+from ..tensors import Tensor, param
 
 _TRUNCATED = 0.87962566  # the standard deviation of a normal number cut at two
 

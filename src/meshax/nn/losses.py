@@ -4,11 +4,11 @@ import math
 
 import jax.numpy as jnp
 
-from ..dims import DimLike
+from ..dim import DimLike
 from ..ops import softmax_cross_entropy
 from ..ops import sum as sum_
 from ..sources import operation
-from ..tensor import Tensor
+from ..tensors import Tensor
 
 _LARGEST = 709.0  # e to the power of more is no float
 

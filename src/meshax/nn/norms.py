@@ -3,10 +3,10 @@
 import equinox as eqx
 import jax.numpy as jnp
 
-from ..dims import Dims
+from ..dim import Dims
 from ..ops import mean, ones, rsqrt, zeros
 from ..sources import operation
-from ..tensor import Tensor, param
+from ..tensors import Tensor, param
 
 
 class RMSNorm(eqx.Module):

@@ -6,13 +6,13 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 
-from ..dims import Dim, Dims
+from ..dim import Dim, Dims
 from ..errors import ArgumentError
 from ..ops import arange, concat, cos, exp, gather, maximum, minimum, sin, where
 from ..ops import log as log_
 from ..ops import slice as slice_
 from ..sources import operation
-from ..tensor import Tensor
+from ..tensors import Tensor
 from .linear import normal_parameter
 
 _BASE = 10_000.0

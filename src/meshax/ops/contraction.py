@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..dims import Dims, DimsLike, as_list, select, show, union, without
+from ..dim import Dims, DimsLike, as_list, select, show, union, without
 from ..errors import DtypeError, ShapeError
 from ..layout import current
-from ..tensor import Tensor, check_tensor
+from ..tensors import Tensor, check_tensor
 from ..transfer import fill_padding
 from .operands import compute, describe
 from .reduction import any as any_

@@ -16,11 +16,11 @@ from jax import lax
 from .. import collectives
 from ..checking.border import MARKS
 from ..compat import Array, varying_axes
-from ..dims import Dim, DimLike, Dims, find, show, union, unique
+from ..dim import Dim, DimLike, Dims, find, show, union, unique
 from ..errors import ArgumentError, ShapeError
 from ..layout import current
 from ..sources import operation
-from ..tensor import Packed, Tensor, is_tensor, moved, settled_array
+from ..tensors import Packed, Tensor, is_tensor, moved, settled_array
 from .operands import deferring, once_outside, recomputing
 from .resharding import placed
 

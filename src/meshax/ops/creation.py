@@ -5,10 +5,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from .. import collectives
-from ..dims import Dim, Dims, DimsLike, as_list, show, unique
+from ..dim import Dim, Dims, DimsLike, as_list, show, unique
 from ..errors import ShapeError
 from ..layout import current
-from ..tensor import Tensor
+from ..tensors import Tensor
 from ..transfer import indices
 
 __all__ = ["arange", "full", "ones", "zeros"]

@@ -20,11 +20,11 @@ from .. import compat
 from ..checking.rules import SAME
 from ..checking.slices import check_elementwise
 from ..collectives import can_stay_pending
-from ..dims import Dims, show, union
+from ..dim import Dims, show, union
 from ..errors import DtypeError, ShapeError
 from ..layout import Placement, current
 from ..sources import operation
-from ..tensor import Tensor, check_same_everywhere, check_tensor, placement_of
+from ..tensors import Tensor, check_same_everywhere, check_tensor, placement_of
 from ..transfer import fill_padding
 from .foreign import call_on_slices
 from .operands import align, common_role, compute

@@ -21,11 +21,11 @@ from jax.ad_checkpoint import checkpoint_name
 from .. import collectives
 from ..checking.derivatives import BY_COPIES, BY_VALUES
 from ..compat import Array, varying_axes
-from ..dims import Dim, DimLike, Dims, show, unique
+from ..dim import Dim, DimLike, Dims, show, unique
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..layout import current
 from ..sources import operation
-from ..tensor import Packed, Tensor, check_same_everywhere, check_tensor, copies_of, is_tensor, settled_array
+from ..tensors import Packed, Tensor, check_same_everywhere, check_tensor, copies_of, is_tensor, settled_array
 from .operands import copying, integers
 from .resharding import placed, reshape
 

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 
 from ..collectives import summing_dtype
 from ..compat import Array, varying_axes
-from ..dims import Dim, DimLike, Dims, find, show, union, unique, without
+from ..dim import Dim, DimLike, Dims, find, show, union, unique, without
 from ..errors import DtypeError, ShapeError
 from ..layout import Placement, current
-from ..tensor import Tensor, check_tensor
+from ..tensors import Tensor, check_tensor
 from ..transfer import fill_padding
 from ..transfer import indices as places
 from .creation import arange, one_sized_dim, places_fit

@@ -7,10 +7,10 @@ import jax
 
 from .. import collectives
 from ..compat import Array, typed_outputs
-from ..dims import DimsLike, as_list, find, show, union
+from ..dim import DimsLike, as_list, find, show, union
 from ..errors import LayoutError, ShapeError
 from ..layout import current
-from ..tensor import Tensor, check_tensor, is_tensor, settle
+from ..tensors import Tensor, check_tensor, is_tensor, settle
 from ..transfer import fill_padding
 from .creation import sized_dims
 from .foreign import call_on_slices

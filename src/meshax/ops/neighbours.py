@@ -15,7 +15,7 @@ from jax import lax
 
 from .. import collectives
 from ..compat import Array
-from ..dims import Dim
+from ..dim import Dim
 from ..layout import Placement, block_size
 from ..transfer import along, pad
 

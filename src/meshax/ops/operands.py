@@ -15,10 +15,10 @@ import jax.numpy as jnp
 
 from .. import collectives
 from ..compat import Array, for_a_while, is_traced, trace_of, varying_axes
-from ..dims import Dims, show, without
+from ..dim import Dims, show, without
 from ..errors import ArgumentError
 from ..layout import Placement, current
-from ..tensor import Tensor, fetch, local
+from ..tensors import Tensor, fetch, local
 from ..transfer import fill_padding
 
 

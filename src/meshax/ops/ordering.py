@@ -7,10 +7,10 @@ from jax import lax
 
 from .. import collectives
 from ..compat import Array
-from ..dims import Dim, DimLike, find, unique, without
+from ..dim import Dim, DimLike, find, unique, without
 from ..errors import ArgumentError
 from ..layout import Placement, current
-from ..tensor import Tensor, check_tensor
+from ..tensors import Tensor, check_tensor
 from ..transfer import along, fill_padding, indices
 from .creation import one_sized_dim, places_fit
 from .neighbours import stretch

@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 
-from ..dims import DimLike, Dims, DimsLike, find, show
+from ..dim import DimLike, Dims, DimsLike, find, show
 from ..errors import DtypeError, ShapeError
-from ..tensor import Tensor, check_tensor
+from ..tensors import Tensor, check_tensor
 from .creation import arange
 from .elementwise import exp, isfinite, isnan, log, square, stop_gradient, where
 from .indexing import places_along

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 
 from .. import collectives
 from ..compat import Array
-from ..dims import Dim, DimLike, Dims, DimsLike, find, show, sizes
+from ..dim import Dim, DimLike, Dims, DimsLike, find, show, sizes
 from ..errors import ArgumentError, DtypeError
 from ..layout import Placement, current
 from ..sources import name_operations
-from ..tensor import Tensor, check_tensor
+from ..tensors import Tensor, check_tensor
 from ..transfer import along
 from .creation import one_sized_dim, places_fit, sized_dims
 from .elementwise import where

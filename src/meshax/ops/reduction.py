@@ -9,9 +9,9 @@ import jax.numpy as jnp
 
 from .. import collectives
 from ..compat import Array
-from ..dims import DimLike, Dims, DimsLike, find, select, without
+from ..dim import DimLike, Dims, DimsLike, find, select, without
 from ..layout import Axes, current
-from ..tensor import Tensor, check_tensor
+from ..tensors import Tensor, check_tensor
 from ..transfer import along, fill_padding, indices
 from .creation import places_fit
 from .elementwise import astype

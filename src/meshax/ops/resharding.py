@@ -11,11 +11,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..compat import Array
-from ..dims import Dim, DimLike, Dims, DimsLike, as_list, find, select, show, sizes, unique
+from ..dim import Dim, DimLike, Dims, DimsLike, as_list, find, select, show, sizes, unique
 from ..errors import ShapeError
 from ..layout import Axes, Placement, current
 from ..sources import operation
-from ..tensor import Tensor, check_tensor, fetch, local, moved
+from ..tensors import Tensor, check_tensor, fetch, local, moved
 from ..transfer import move
 from .creation import sized_dims
 from .operands import align

@@ -9,10 +9,10 @@ from jax import lax
 
 from ..collectives import LARGEST
 from ..compat import Array, is_traced
-from ..dims import Dim, DimLike, Dims, find, show, unique, without
+from ..dim import Dim, DimLike, Dims, find, show, unique, without
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..layout import Placement, block_size, current
-from ..tensor import Tensor, check_tensor
+from ..tensors import Tensor, check_tensor
 from ..transfer import along, fill_padding
 from .creation import one_sized_dim, places_fit
 from .elementwise import is_number

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from ..compat import Array
-from ..dims import Dim, Dims, DimsLike, as_list, without
+from ..dim import Dim, Dims, DimsLike, as_list, without
 from ..errors import ArgumentError, did_you_mean
 from ..layout import current
 from ..ops.creation import zeros
 from ..ops.elementwise import maximum, rsqrt, sqrt, square
 from ..ops.reduction import mean
-from ..tensor import Tensor, check_tensor
+from ..tensors import Tensor, check_tensor
 from .contract import ROLE, Optimizer, Tree, flatten, stored
 from .schedules import Rate, as_schedule
 from .schedules import rsqrt as rsqrt_schedule

@@ -16,7 +16,7 @@ from ..errors import ArgumentError
 from ..ops.elementwise import sqrt, square, where
 from ..ops.reduction import sum as sum_
 from ..sources import operation
-from ..tensor import Tensor, check_tensor, is_tensor, settle, with_role
+from ..tensors import Tensor, check_tensor, is_tensor, settle, with_role
 from .contract import ROLE, Optimizer, Tree, flatten, stored
 from .sums import reduce_together
 

@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeVar
 
 import jax
 
-from ..dims import show
+from ..dim import show
 from ..errors import ShapeError
 from ..sources import operation
-from ..tensor import Tensor, is_tensor, with_role
+from ..tensors import Tensor, is_tensor, with_role
 
 ROLE = "optimizer"
 State = TypeVar("State")

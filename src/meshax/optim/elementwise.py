@@ -11,9 +11,9 @@ from typing import Any
 import jax
 import optax
 
-from ..dims import show
+from ..dim import show
 from ..errors import OptimizerError
-from ..tensor import settled_array
+from ..tensors import settled_array
 from .contract import Optimizer, Tree, tensors
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import collectives
 from ..layout import current
-from ..tensor import Tensor
+from ..tensors import Tensor
 
 
 def reduce_together(sums: Sequence[Tensor]) -> list[Tensor]:

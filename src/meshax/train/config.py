@@ -1,17 +1,15 @@
-"""What a run of training is told, and what that means on this machine."""
+"""What the options of a run of training mean on this machine, and what is wrong with them."""
 
 import dataclasses
-import json
 import math
-import tomllib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, Self
 
 import jax
 
-from ..errors import ArgumentError, TrainingError, did_you_mean
+from ..errors import ArgumentError, TrainingError
 from ..layout import Layout
 from ..mesh import Mesh
 from ..models.contract import ModelConfig
@@ -23,68 +21,19 @@ from ..optim.schedules import by_name as schedule_by_name
 from ..plan.cost.hardware import parse_bytes
 from ..plan.search.named_layouts import find_layout
 from ..program import put
+from .options import AUTO, VIRTUAL, TrainOptions
 
-CONFIG = "config.json"
 _ADAFACTOR_RATE = 1e-2  # relative to the size of a parameter, so it suits any model
-VIRTUAL = "data:2 model:4"  # the processors of a laptop
-AUTO = "auto"  # of what the backward pass keeps: the most that fits
 
 
 @dataclass(frozen=True)
-class DataOptions:
-    """The text to learn from."""
-
-    text: tuple[str, ...] = ()  # files or globs; none: the source of Python's standard library
-    held_out: tuple[str, ...] = ()  # files to evaluate on; none: a twentieth of the text
-    lines: bool = False  # whether each line is a document, as in LM1B's files
-    vocabulary: str = ""  # a vocabulary file; none: one is trained from the text
-    cache: str = ""  # where tokens are kept; none: in the run's directory
-
-
-@dataclass(frozen=True)
-class OptimizerOptions:
-    """How parameters are changed."""
-
-    name: str = "adamw"  # adamw, adafactor, momentum or sgd
-    rate: float = 0.0  # the highest learning rate; 0: what suits the model
-    schedule: str = "cosine"  # of the rate: constant, cosine, linear, rsqrt or slanted_triangular
-    warmup: int = -1  # steps of rising rate; -1: a tenth of all
-    clip: float = 1.0  # the greatest norm of the gradients; 0: any
-    microbatches: int = 1  # parts of a batch, one after the other, to need less memory
-
-
-@dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(TrainOptions):
     """A run of training."""
 
-    preset: str = "tiny"  # the model: meshax presets lists them
-    mesh: str = ""  # the processors; none: "data:2 model:4" virtual ones, or all accelerators there are
-    layout: str = "data+model"  # rules, or a name: none, data, model, data+model, fsdp, sequence
-    param_layout: str = ""  # rules added where parameters are stored
-    optimizer_layout: str = ""  # rules added where the optimizer's state is stored
-    out: str = ""  # the run's directory; none: runs/ and the preset's name
-    steps: int = 600  # of the whole run; the learning rate depends on it
-    seed: int = 0  # chooses the parameters, the order of the text and what is dropped
-    batch: int = 0  # examples in a step; 0: the preset's
-    length: int = 0  # tokens in an example; 0: the preset's
-    dropout: float = 0.0  # the share of activations that are dropped
-    # what the backward pass keeps: nothing, collectives, products, "all products", everything, or auto: what fits;
-    # none: the preset's
-    keep: str = ""
-    memory: str = ""  # the bytes a processor may use, as in 16GB; none: what it has
-    vocab: int = 0  # subwords at most, fewer if the text has no more; 0: the preset's
-    dtype: str = ""  # of products: bfloat16, float16 or float32; none: the preset's
-    data: DataOptions = field(default_factory=DataOptions)
-    optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
-    eval_every: int = 200  # steps
-    eval_batches: int = 20  # during the run; the whole of the held-out text at its end
-    save_every: int = 200  # steps
-    keep_last: int = 2  # checkpoints
-    keep_best: int = 1  # checkpoints beside them
-    log_every: int = 10  # steps
-    on_nan: str = "stop"  # or skip: what happens at a loss that is not a number
-    spike: float = 0.0  # stop at a loss so many times the median of the last 50, once there are 10; 0: never
-    profile: bool = False  # write a profile of a few steps for TensorBoard
+    @classmethod
+    def of(cls, options: TrainOptions) -> Self:
+        """Returns the run that has these options."""
+        return cls(**{f.name: getattr(options, f.name) for f in dataclasses.fields(options)})
 
     def model(self) -> ModelConfig:
         """Returns the model's configuration: the preset's, with what is asked for instead."""
@@ -187,49 +136,3 @@ class TrainConfig:
             raise ArgumentError(
                 f"{self.out!r} is not a directory of this machine.", fix="mount it, or choose another out=."
             )
-
-    def to_json(self) -> str:
-        """Returns the configuration for `load_config`."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
-
-
-def load_config(path: Path) -> TrainConfig:
-    """Reads a configuration from a JSON or TOML file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        data = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-        if not isinstance(data, dict):
-            raise ValueError("it has no options")
-    except (OSError, ValueError) as error:
-        raise ArgumentError(
-            f"{path.name!r} cannot be read as a configuration.",
-            values=f"{path}: {getattr(error, 'strerror', None) or error}",
-            fix="name a TOML or JSON file, such as the config.json of a run.",
-        ) from error
-    return _parsed(TrainConfig, data, path.name)
-
-
-def _parsed(kind: Any, data: dict[str, Any], where: str, group: str = "") -> Any:
-    known = {f.name: f for f in dataclasses.fields(kind)}
-    values = {}
-    for name, value in data.items():
-        if name not in known:
-            raise ArgumentError(
-                f"{where} has an option {group + name!r} that there is not.", fix=did_you_mean(name, known)
-            )
-        wanted = known[name].type
-        if dataclasses.is_dataclass(wanted) and isinstance(value, dict):
-            value = _parsed(wanted, value, where, f"{name}.")
-        if isinstance(value, list) and all(isinstance(one, str) for one in value):
-            value = tuple(value)
-        if wanted is float and type(value) is int:
-            value = float(value)
-        if type(value) is not (get_origin(wanted) or wanted):
-            raise ArgumentError(
-                f"{where} gives the option {group + name!r} a wrong value.",
-                values=f"{value!r}",
-                rule=f"it is like {getattr(kind(), name)!r}.",
-                fix="correct it, or leave it out.",
-            )
-        values[name] = value
-    return kind(**values)

@@ -17,7 +17,7 @@ from ..data.tokenizing import tokenize
 from ..data.tokens import MANIFEST, TokenFile
 from ..data.vocabulary import Vocabulary
 from ..errors import DataError, TrainingError
-from ..tensor import Tensor
+from ..tensors import Tensor
 from .config import TrainConfig
 from .evaluation import Evaluation
 from .metrics import bits_per_byte

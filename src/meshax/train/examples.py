@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ..errors import TrainingError
 from ..models.contract import ModelConfig
-from ..tensor import Tensor
+from ..tensors import Tensor
 from .config import TrainConfig
 from .corpus import TextExamples
 from .evaluation import Evaluation

@@ -23,14 +23,15 @@ from ..models.contract import Model
 from ..plan.cost.hardware import of_device
 from ..plan.explain.report import Report, explain
 from ..program import spmd
-from ..tensor import Tensor, tensor
+from ..tensors import Tensor, tensor
 from .checkpoint import Checkpoints
-from .config import CONFIG, TrainConfig, load_config
+from .config import TrainConfig
 from .evaluation import Evaluation
 from .examples import Batch, Examples, batch_shapes, examples_for
 from .interrupts import interruptible
 from .loss_guard import Guard
 from .metrics import Metrics, draw_curve, finite, show_number
+from .options import CONFIG, read_options
 from .profiling import Profile
 from .progress import Display
 from .step import TrainState, evaluation_step, init_state, make_train_step
@@ -63,7 +64,7 @@ class Run:
     def _check_same_run(self) -> None:
         """Raises if the directory holds a run of another model."""
         path, here = self.directory / CONFIG, _identity(self.config)
-        there = _identity(load_config(path)) if path.exists() else here
+        there = _identity(read_options(path, TrainConfig)) if path.exists() else here
         names = [name for name in {**here, **there} if name not in self.config.model().may_change]
         changed = [name for name in names if here.get(name) != there.get(name)]
         if changed:
@@ -262,7 +263,7 @@ def run_config(directory: str | Path, **changes: str) -> TrainConfig:
     fields: dict[str, Any] = {name: value for name, value in changes.items() if value}
     if fields:  # rules for what is stored name axes of the other mesh
         fields = {"param_layout": "", "optimizer_layout": ""} | fields
-    return replace(load_config(path), out=str(directory), **fields)
+    return replace(read_options(path, TrainConfig), out=str(directory), **fields)
 
 
 class _Watch:

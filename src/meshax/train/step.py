@@ -16,7 +16,7 @@ from ..models.contract import Model
 from ..ops import isfinite, maximum, value_and_grad, where, zeros
 from ..ops import sum as sum_
 from ..optim.clipping import Clipped
-from ..tensor import Tensor, is_tensor, with_role
+from ..tensors import Tensor, is_tensor, with_role
 
 
 class TrainState(eqx.Module):

@@ -15,9 +15,10 @@ from ..plan.cost.hardware import of_device, parse_bytes
 from ..plan.explain.report import Report, explain
 from ..plan.printing.units import show_bytes
 from ..program import spmd
-from ..tensor import Tensor
-from .config import AUTO, TrainConfig
+from ..tensors import Tensor
+from .config import TrainConfig
 from .examples import batch_shapes
+from .options import AUTO
 from .step import init_state, make_train_step
 
 _MARGIN = 0.9  # of the memory, for what is kept by choice: estimates are up to a tenth too low

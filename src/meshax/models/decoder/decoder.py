@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ...dims import Dim, Dims
+from ...dim import Dim, Dims
 from ...errors import ArgumentError, did_you_mean
 from ...nn import Attention, Dropout, Embedding, FeedForward, LayerNorm, Linear, RMSNorm, cross_entropy
 from ...nn.attention import head_dims
@@ -20,7 +20,7 @@ from ...nn.feed_forward import ACTIVATIONS
 from ...nn.losses import perplexity
 from ...nn.positions import sinusoidal
 from ...ops import arange, einsum, remat, scan
-from ...tensor import Tensor
+from ...tensors import Tensor
 from ..contract import shape_of
 from ..recomputation import KEEP
 

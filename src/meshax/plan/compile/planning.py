@@ -16,7 +16,7 @@ import jax
 
 from ...errors import ArgumentError, MeshError
 from ...program import Program
-from ...tensor import Tensor, is_tensor
+from ...tensors import Tensor, is_tensor
 from ..cost.hardware import Hardware, find
 from ..cost.timing import ASSUMES
 from ..explain.report import Report, explain

@@ -15,10 +15,10 @@ from typing import Any
 
 import jax
 
-from ...dims import Dims, show
+from ...dim import Dims, show
 from ...layout import Placement, Setting, block_size
 from ...program import Program, Trace
-from ...tensor import Tensor, is_tensor
+from ...tensors import Tensor, is_tensor
 from ..cost.hardware import KNOWN, Hardware, find
 from ..cost.memory import memory_of
 from ..cost.timing import ASSUMES, Time, collective_time, kernel_time

@@ -15,7 +15,7 @@ import jax
 from ...layout import Layout
 from ...mesh import Mesh
 from ...program import Program
-from ...tensor import is_tensor, recording_names
+from ...tensors import is_tensor, recording_names
 from ..reading.kernels import Kernels, kernels_of
 from ..reading.walk import Block, Step, Value, explained_tracing, read
 

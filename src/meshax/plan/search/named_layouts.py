@@ -11,11 +11,11 @@ from typing import Any
 
 import jax
 
-from ...dims import made_names
+from ...dim import made_names
 from ...errors import LayoutError, did_you_mean
 from ...layout import Layout, block_size
 from ...mesh import Mesh
-from ...tensor import is_tensor
+from ...tensors import is_tensor
 
 NAMES = {
     "none": "nothing is split: every processor does everything",

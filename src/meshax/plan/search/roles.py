@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ...layout import Axes, Layout, block_size
 from ...mesh import Mesh
-from ...tensor import Tensor
+from ...tensors import Tensor
 
 _Rules = Mapping[str, Axes]
 

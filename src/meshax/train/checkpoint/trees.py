@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ...dims import sizes
+from ...dim import sizes
 from ...errors import CheckpointError
 from ...layout import Setting
-from ...tensor import Tensor, is_tensor
+from ...tensors import Tensor, is_tensor
 from .arrays import Reader, Reading, Snapshot, take_snapshots
 from .manifest import Entry
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshax as mx
-from meshax.dims import known_names, made_names, select, show, union, without
+from meshax.dim import known_names, made_names, select, show, union, without
 from messages import pinned
 
 batch, length, hidden = mx.dims(batch=6, length=4, hidden=10)

@@ -17,7 +17,7 @@ from . import collectives
 from .checking import border
 from .checking.derivatives import DerivativeOfCopies, is_within_custom_vjp
 from .compat import Array, is_traced, named, varying_axes
-from .dims import Dim, DimLike, Dims, DimsLike, as_list, find, show, sizes, unique
+from .dim import Dim, DimLike, Dims, DimsLike, as_list, find, show, sizes, unique
 from .errors import LayoutError, MeshaxError, ShapeError
 from .layout import Placement, current, is_inside
 from .sources import operation

@@ -1,0 +1,26 @@
+"""Options are read from files as they were written, and what is no such file says so."""
+
+import pytest
+
+import meshax as mx
+from meshax.train.options import DataOptions, OptimizerOptions, TrainOptions, read_options
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.toml", "steps = "), ("a.json", "{"), ("a.json", "[]"), ("a.json", b"\xff\xfe"), ("missing.toml", None)],
+    ids=str,
+)
+def test_a_file_that_is_no_configuration(tmp_path, name, content):
+    if content is not None:
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(mx.ArgumentError, match=f"'{name}' cannot be read as a configuration"):
+        read_options(tmp_path / name, TrainOptions)
+
+
+def test_files_give_back_what_was_written(tmp_path):
+    options = TrainOptions(steps=7, data=DataOptions(text=("a", "b"), lines=True), optimizer=OptimizerOptions(rate=1))
+    (tmp_path / "config.json").write_text(options.to_json())
+    assert read_options(tmp_path / "config.json", TrainOptions) == options
+    (tmp_path / "run.toml").write_text('steps = 7\n[data]\ntext = ["a", "b"]\nlines = true\n[optimizer]\nrate = 1')
+    assert read_options(tmp_path / "run.toml", TrainOptions) == options
