@@ -249,19 +249,26 @@ def test_a_parameter_from_outside_of_remat_is_not_kept_whole_either():
     assert phases == {("all-gather", "forward"): 1, ("all-gather", "recompute"): 1, ("reduce-scatter", "backward"): 1}
 
 
-def test_the_gradient_of_a_stored_embedding_is_scattered():
-    vocab, d_model, batch = mx.dims(vocab=40, d_model=16, batch=8)
-    words = mx.tensor(np.arange(8, dtype=np.int32), batch)
+@pytest.mark.parametrize(
+    ("count", "sent"),
+    [
+        # a word on each processor: these are told to all, and the vectors are exchanged, there and back
+        (8, {("all-gather", ("data",), 1): 1, ("all-to-all", ("data",), 16): 2}),
+        # more words than the table has rows
+        (800, {("all-gather", ("data",), 80): 1, ("reduce-scatter", ("data",), 640): 1}),
+    ],
+)
+def test_a_stored_embedding_sends_the_rows_or_the_table(count, sent):
+    vocab, d_model, batch = mx.dims(vocab=40, d_model=16, batch=count)
+    words = mx.tensor(np.arange(count, dtype=np.int32) % 40, batch)
 
     def loss(w):
         return mx.sum(mx.gather(w, words, vocab) ** 2)
 
     program = mx.spmd(mx.grad(loss), mx.Mesh("data:8"), mx.Layout("batch:data", params="d_model:data"))
     w = mx.param(mx.ones((vocab, d_model)))
-    assert traced(program, w) == {
-        ("all-gather", ("data",), 80): 1, ("reduce-scatter", ("data",), 640): 1
-    }  # fmt: skip
-    assert program(w).numpy().sum() == 2 * 8 * 16
+    assert traced(program, w) == sent
+    assert program(w).numpy().sum() == 2 * count * 16
 
 
 def test_optimizer_state_split_over_data_scatters_and_gathers_once(args):

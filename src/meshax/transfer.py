@@ -18,6 +18,7 @@ from . import collectives
 from .compat import Array, is_traced, varying_axes
 from .dim import Dim, Dims, sizes
 from .layout import Axes, Placement, block_size, is_inside
+from .mesh import Mesh
 
 
 def move(
@@ -112,9 +113,7 @@ class _Move:
     def _suffix(self, short: Sequence[Axes], long: Sequence[Axes], position: int) -> Axes:
         """Returns the axes by which the longer split of a dim refines the shorter one, if its blocks nest."""
         coarse, fine = short[position], long[position]
-        many, few = self.target.mesh.count(fine), self.target.mesh.count(coarse)
-        nests = few == 1 or self._block(position, coarse) == many // few * self._block(position, fine)
-        return fine[len(coarse) :] if fine[: len(coarse)] == coarse and nests else ()
+        return fine[len(coarse) :] if refines(self.target.dims[position], self.target.mesh, coarse, fine) else ()
 
     def _block(self, position: int, axes: Axes) -> int:
         return block_size(self.target.dims[position].size, self.target.mesh.count(axes))
@@ -127,6 +126,13 @@ class _Move:
         wanted = self._block(position, self.now[position])
         if self.x.shape[position] != wanted:
             self.x = lax.slice_in_dim(self.x, 0, wanted, axis=position)
+
+
+def refines(dim: Dim, mesh: Mesh, coarse: Axes, fine: Axes) -> bool:
+    """Whether a split of a dim only goes further than another: each block is one of the other, or a part of one."""
+    many, few = mesh.count(fine), mesh.count(coarse)
+    nests = few == 1 or block_size(dim.size, few) == many // few * block_size(dim.size, many)
+    return fine[: len(coarse)] == coarse and nests
 
 
 def pad_to(x: Array, position: int, size: int) -> Array:

@@ -160,8 +160,8 @@ def test_interrupted_and_resumed_it_is_the_same_run(folder, whole, monkeypatch):
 
 
 @pytest.mark.slow
-def test_resumed_under_another_layout_it_is_the_same_up_to_rounding(folder, whole):
-    config = small(folder, "moved", mesh="data:4", layout="fsdp")
+def test_resumed_under_another_layout_and_unrolled_it_is_the_same_up_to_rounding(folder, whole):
+    config = small(folder, "moved", mesh="data:4", layout="fsdp", layers_as="unrolled")
     shutil.copytree(whole[0].directory, config.out)
     shutil.rmtree(next((folder / "moved" / "checkpoints").glob("*-step-12")))  # as if it had crashed before
     result = made(config).train()

@@ -16,7 +16,7 @@ from jax import lax
 from .. import collectives
 from ..checking.border import MARKS
 from ..compat import Array, varying_axes
-from ..dim import Dim, DimLike, Dims, find, show, union, unique
+from ..dim import Dim, DimLike, Dims, find, show, union, unique, without
 from ..errors import ArgumentError, ShapeError
 from ..layout import current
 from ..sources import operation
@@ -150,6 +150,20 @@ def _loop_dim(leaves: list[Any], over: DimLike) -> Dim:
 def _leading(x: Tensor, dim: Dim) -> Array:
     """Returns the array as stored, but whole along the dim, which comes first."""
     return jnp.moveaxis(moved(x, current().placement(x.dims, x.role).whole((dim,))), x.dims.index(dim), 0)
+
+
+def slices_along(tree: Any, over: DimLike) -> list[Any]:
+    """Takes a tree of tensors apart along a dim that all have: each slice as it is stored, in its role.
+
+    Communication: none, if the dim is not split; otherwise it is gathered.
+    """
+    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_tensor)
+    dim = _loop_dim(leaves, over)
+    stacks = [(_leading(x, dim), without(x.dims, (dim,)), x.role) for x in leaves]
+    return [
+        jax.tree.unflatten(treedef, [Tensor(array[i], dims, role) for array, dims, role in stacks])
+        for i in range(dim.size)
+    ]
 
 
 def _stacked(array: Array, dim: Dim, shape: tuple[Dim, ...], role: str | None) -> Tensor:

@@ -5,6 +5,7 @@ processor looks up what lies in its own block, and the results are a pending sum
 and what it scatters is dropped.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -14,9 +15,9 @@ from ..collectives import summing_dtype
 from ..compat import Array, varying_axes
 from ..dim import Dim, DimLike, Dims, find, show, union, unique, without
 from ..errors import DtypeError, ShapeError
-from ..layout import Placement, current
-from ..tensors import Tensor, check_tensor
-from ..transfer import fill_padding
+from ..layout import Axes, Placement, current
+from ..tensors import Tensor, check_tensor, local, moved
+from ..transfer import fill_padding, move, refines
 from ..transfer import indices as places
 from .creation import arange, one_sized_dim, places_fit
 from .elementwise import apply, astype
@@ -47,7 +48,9 @@ def gather(x: Tensor, indices: Tensor, dim: DimLike) -> Tensor:
            [0, 0]], dtype=int32)
 
     Communication: none, if the dim is not split; otherwise a pending sum of the result. If its axes split the indices
-    too, these are gathered first, and the sum becomes a reduce-scatter.
+    too, these are gathered first, and the sum becomes a reduce-scatter. Of a parameter that is stored by slices of
+    another dim, each processor looks up in the slices it has, if the rows that then are exchanged (an all-to-all, and
+    an all-gather of the indices) are fewer bytes than the table.
     """
     dim = find(check_tensor(x, "mx.gather").dims, dim)
     _check_integer(indices, "gather")
@@ -69,14 +72,53 @@ def gather(x: Tensor, indices: Tensor, dim: DimLike) -> Tensor:
     split = placement.of(dim)
     whole = tuple(d for d in indices.dims if set(rules.of(d)) & set(split))
     setting.meeting(without(result, whole), operands=[x.dims, indices.dims])
-    index = unsplit(indices, whole, varying_together([x, indices]))
+    added = _stored_axes(x, dim, placement, rules)
+    there, role = (placement, None) if not added else (local(x)[1], x.role)
+    joined = rules.whole(whole) if not added else _joined(rules.whole(whole), added)
+    index = moved(indices, joined, varying_together([x, indices]) | set(added))
     # padding must find nothing: what flows back into it would be added to a real element
-    index = fill_padding(index, rules.whole(whole), indices.dims, -1)
+    index = fill_padding(index, joined, indices.dims, -1)
     if split:
         here = index - places(placement, dim)[0]
         index = jnp.where((here >= 0) & (here < placement.block(dim)), here, -1)
-    array = compute(lambda a: _look_up(a, index, x.dims, indices.dims, dim, result), [x], vary=varying_axes(index))
-    return placed(array, _placement_without(result, whole), None, frozenset(split))
+    array = compute(lambda a: _look_up(a, index, x.dims, indices.dims, dim, result), [x], role, varying_axes(index))
+    axes = [there.of(d) if d in x.dims else joined.of(d) for d in result]
+    found = Placement(result, setting.mesh, axes)
+    if added:  # now, and not once for each consumer
+        return Tensor(move(array, found, setting.placement(result), frozenset(split)), result)
+    return placed(array, found, None, frozenset(split))
+
+
+def _stored_axes(x: Tensor, dim: Dim, placement: Placement, rules: Placement) -> Axes:
+    """Returns the axes that a parameter is stored split over, if to look up there and exchange the rows sends less.
+
+    So it may be if one of the dims that stay is stored split further, and those axes split one dim of the indices, the
+    minor way, or none.
+    """
+    array, stored = local(x)
+    further = [d for d in x.dims if stored.of(d) != placement.of(d)]
+    if x.role is None or x._pending or len(further) != 1 or further[0] in (dim, *rules.dims):
+        return ()
+    before, now = placement.of(further[0]), stored.of(further[0])
+    added = now[len(before) :]
+    joined = _joined(rules, added)
+    can_exchange = refines(further[0], placement.mesh, before, now) and all(
+        joined.of(d) == rules.of(d)
+        or (rules.of(d) == (*joined.of(d), *added) and refines(d, rules.mesh, joined.of(d), rules.of(d)))
+        for d in rules.dims
+    )
+    if not can_exchange or set(added) & placement.axes:
+        return ()
+    row_bytes = array.dtype.itemsize * math.prod(placement.block(d) for d in without(x.dims, (dim, *rules.dims)))
+    index_bytes = 4 * placement.mesh.count(added) if set(added) & rules.axes else 0
+    num_rows = math.prod(rules.local_shape)
+    return added if num_rows * (row_bytes + index_bytes) < placement.block(dim) * row_bytes else ()
+
+
+def _joined(placement: Placement, axes: Axes) -> Placement:
+    """Returns a placement without some axes."""
+    kept = [tuple(axis for axis in split if axis not in axes) for split in placement]
+    return Placement(placement.dims, placement.mesh, kept)
 
 
 def scatter_add(x: Tensor, indices: Tensor, updates: Tensor, dim: DimLike) -> Tensor:

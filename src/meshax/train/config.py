@@ -39,7 +39,7 @@ class TrainConfig(TrainOptions):
         """Returns the model's configuration: the preset's, with what is asked for instead."""
         model = preset(self.preset).model
         names = [f.name for f in dataclasses.fields(model)]
-        changes = self._asked_for(("keep", "vocab", "dtype", "dropout"), names)
+        changes = self._asked_for(("keep", "vocab", "dtype", "dropout", "layers_as"), names)
         return replace(model, **{name: value for name, value in changes.items() if value != AUTO})
 
     def sizes(self) -> dict[str, int]:

@@ -56,6 +56,7 @@ class TrainOptions:
     # what the backward pass keeps: nothing, collectives, products, "all products", everything, or auto: what fits;
     # none: the preset's
     keep: str = ""
+    layers_as: str = ""  # loop, unrolled, or auto: as suits depth and device; none: the preset's
     memory: str = ""  # the bytes a processor may use, as in 16GB; none: what it has
     vocab: int = 0  # subwords at most, fewer if the text has no more; 0: the preset's
     dtype: str = ""  # of products: bfloat16, float16 or float32; none: the preset's

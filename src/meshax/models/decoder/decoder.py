@@ -1,7 +1,7 @@
 """The language model, and what it is made from.
 
-The layers are one module whose parameters have the dim `layers`; `mx.scan` goes through them, recomputing in the
-backward pass what the remat policy does not keep.
+The layers are made as one module whose parameters have the dim `layers`, and then looped over or unrolled; the backward
+pass recomputes what the remat policy does not keep.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 
 from ...dim import Dim, Dims
 from ...errors import ArgumentError, did_you_mean
@@ -19,9 +18,10 @@ from ...nn.attention import head_dims
 from ...nn.feed_forward import ACTIVATIONS
 from ...nn.losses import perplexity
 from ...nn.positions import sinusoidal
-from ...ops import arange, einsum, remat, scan
+from ...ops import arange, einsum
 from ...tensors import Tensor
 from ..contract import shape_of
+from ..layers import arranged, check_layers_as, go_through
 from ..recomputation import KEEP
 
 GLOSSARY = Dim.declare(
@@ -53,7 +53,7 @@ class DecoderConfig:
 
     glossary: ClassVar[Mapping[str, str]] = GLOSSARY
     batch_kind: ClassVar[str] = "tokens"
-    may_change: ClassVar[tuple[str, ...]] = ("keep", "dtype", "dropout", "label_smoothing", "z_loss")
+    may_change: ClassVar[tuple[str, ...]] = ("keep", "dtype", "layers_as", "dropout", "label_smoothing", "z_loss")
 
     d_model: int = 1024
     heads: int = 16
@@ -73,6 +73,7 @@ class DecoderConfig:
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     keep: str = "nothing"
+    layers_as: str = "auto"  # how layers are gone through: "loop", "unrolled", or "auto": as suits depth and device
     dtype: str = "bfloat16"  # of products and activations; parameters are float32
 
     def __post_init__(self) -> None:
@@ -85,6 +86,7 @@ class DecoderConfig:
         ):
             if value not in known:
                 raise ArgumentError(f"there is no {what} {value!r}.", fix=did_you_mean(value, known))
+        check_layers_as(self.layers_as)
         if not 0 <= self.dropout < 1:
             raise ArgumentError(
                 f"a dropout rate is at least 0 and less than 1, not {self.dropout}.", fix="for example 0.1."
@@ -158,7 +160,7 @@ class Decoder(eqx.Module):
 
     embedding: Embedding
     learned: Embedding | None
-    layers: Layer
+    layers: Layer | tuple[Layer, ...]
     norm: Any
     logits: Linear | None
     config: DecoderConfig = eqx.field(static=True)
@@ -172,7 +174,7 @@ class Decoder(eqx.Module):
         return cls(
             Embedding.init(keys[0], words, width),
             Embedding.init(keys[3], places, width, scale=0.02) if config.positions == "learned" else None,
-            Layer.init(keys[1], config, (d["layers"],)),
+            arranged(Layer.init(keys[1], config, (d["layers"],)), config.layers_as),
             NORMS[config.norm].init(width),
             None if config.tied else Linear.init(keys[2], width, (words,)),
             config,
@@ -204,12 +206,10 @@ class Decoder(eqx.Module):
         seen = None if segments is None else segments.rename(length="positions")
         there = at.rename(length="positions")
 
-        def body(x: Tensor, numbered: Any) -> Any:
-            layer, number = numbered
-            return layer(x, seen, there, None if key is None else jax.random.fold_in(key, number)), None
+        def step(layer: Layer, x: Tensor, number: Any) -> Tensor:
+            return layer(x, seen, there, None if key is None else jax.random.fold_in(key, number))
 
-        numbers = jnp.arange(config.layers)
-        x, _ = scan(remat(body, policy=KEEP[config.keep]), x, (self.layers, numbers), over="layers")
+        x = go_through(self.layers, x, step, config.keep)
         x = self.norm(x).rename(length="positions")
         if self.logits is not None:
             return self.logits(x)

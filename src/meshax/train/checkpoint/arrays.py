@@ -20,6 +20,7 @@ import tensorstore as ts
 from jax.sharding import Sharding
 
 from ...compat import Array
+from .stacks import Source
 
 Bounds = tuple[tuple[int, int], ...]  # the begin and the end of a block, for each dim
 
@@ -131,16 +132,21 @@ class Reader:
         self._database = database
         self._context = ts.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
 
-    def start(self, name: str, shape: tuple[int, ...], sharding: Sharding) -> "Reading":
+    def start(self, source: Source, shape: tuple[int, ...], sharding: Sharding) -> "Reading":
         """Begins to read the blocks of this process.
 
         Args:
-            name: the array.
+            source: the array, a part of one, or several to stack.
             shape: the padded shape under the sharding; saved dims beyond these (the words of a key) stay whole.
             sharding: where the blocks go.
         """
-        spec = {**_zarr(self._database, name), "open": True}
-        store = ts.open(spec, read=True, context=self._context).result()
+        opened = [
+            ts.open({**_zarr(self._database, name), "open": True}, read=True, context=self._context)
+            for name in source.names
+        ]
+        stores = [future.result() for future in opened]
+        store = stores[0] if len(stores) == 1 else ts.stack(stores)
+        store = store if source.part is None else store[source.part]
         shape = (*shape, *store.shape[len(shape) :])
         indices = sharding.addressable_devices_indices_map(shape)
         blocks = {

@@ -26,6 +26,7 @@ from ...mesh import Mesh
 from ...plan.printing.units import show_bytes
 from ...program import put
 from .manifest import Damage, Manifest, OtherVersion, check_json, meshax_version, read_manifest
+from .stacks import sources_of
 from .trees import dtypes_to_read, entry_of, find_differences, leaves_of, read_tree, shortened, snapshot_tree
 from .verification import is_whole, verify
 from .writing import ARRAYS, TEMPORARY, Saving
@@ -298,7 +299,8 @@ class Checkpoints:
         chosen = self._choose(step)
         manifest = self._verified(chosen)
         leaves = leaves_of(like)
-        differences = find_differences(manifest.arrays, leaves, dtype, partial)
+        saved, sources = sources_of(manifest.arrays, leaves)
+        differences = find_differences(saved, leaves, dtype, partial)
         if differences:
             raise CheckpointError(
                 f"the checkpoint of step {chosen.step} is not of this model.",
@@ -307,7 +309,8 @@ class Checkpoints:
                 fix="restore into a tree as it was saved; for another dtype, pass dtype=; for a part, partial=True.",
             )
         setting = Setting(mesh, layout if isinstance(layout, Layout) else Layout(layout))
-        tree = read_tree(chosen.path / ARRAYS, like, leaves, dtypes_to_read(manifest.arrays, leaves, dtype), setting)
+        dtypes = dtypes_to_read(saved, leaves, dtype)
+        tree = read_tree(chosen.path / ARRAYS, like, leaves, sources, dtypes, setting)
         self._may_rewrite = True
         return tree, dict(manifest.extra)
 

@@ -20,6 +20,7 @@ from ...layout import Setting
 from ...tensors import Tensor, is_tensor
 from .arrays import Reader, Reading, Snapshot, take_snapshots
 from .manifest import Entry
+from .stacks import Source
 
 _READ_AHEAD = 4  # arrays
 _SHOWN = 10
@@ -126,8 +127,24 @@ def shortened(lines: list[str]) -> str:
     return "\n          ".join([*lines[:_SHOWN], *rest])
 
 
-def read_tree(database: Path, like: Any, leaves: Mapping[str, Any], dtypes: Mapping[str, str], setting: Setting) -> Any:
-    """Reads the leaves of a tree onto the mesh; a few arrays are on their way at a time."""
+def read_tree(
+    database: Path,
+    like: Any,
+    leaves: Mapping[str, Any],
+    sources: Mapping[str, Source],
+    dtypes: Mapping[str, str],
+    setting: Setting,
+) -> Any:
+    """Reads the leaves of a tree onto the mesh; a few arrays are on their way at a time.
+
+    Args:
+        database: where the arrays are.
+        like: the tree.
+        leaves: its leaves by name.
+        sources: which arrays each is made of.
+        dtypes: what each becomes.
+        setting: the mesh and the layout.
+    """
     reader = Reader(database)
     waiting: deque[tuple[str, Reading]] = deque()
     restored: list[Any] = []
@@ -145,7 +162,7 @@ def read_tree(database: Path, like: Any, leaves: Mapping[str, Any], dtypes: Mapp
         placement = setting.placement(leaf.dims, leaf.role) if is_tensor(leaf) else None
         shape = placement.padded_shape if placement is not None else tuple(leaf.shape)
         spec = placement.spec if placement is not None else PartitionSpec()
-        waiting.append((name, reader.start(name, shape, NamedSharding(setting.mesh.jax_mesh, spec))))
+        waiting.append((name, reader.start(sources[name], shape, NamedSharding(setting.mesh.jax_mesh, spec))))
         if len(waiting) > _READ_AHEAD:
             finish_one()
     while waiting:

@@ -1,0 +1,76 @@
+"""A stack of equal layers: looped over, or one after the other.
+
+Looped over, the parameters of all layers are stacked along a dim, and the program is compiled in the same time however
+deep it is; each turn reads its slices from the stack, and the gradients of a layer are copied into one. Unrolled, each
+layer has parameters of its own and nothing is copied; the program grows with every layer. Both compute the same from
+the same weights, and a checkpoint of one is restored into the other.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..dim import Dim
+from ..errors import ArgumentError, did_you_mean
+from ..layout import current
+from ..ops import remat, scan
+from ..ops.control import slices_along
+from ..tensors import Tensor, is_tensor
+from .recomputation import KEEP
+
+LAYERS_AS = ("auto", "loop", "unrolled")
+_FEW = 12  # layers, up to which a GPU gains more by unrolling than compiling costs
+
+
+def check_layers_as(value: str) -> None:
+    """Raises if there is no such way to go through layers."""
+    if value not in LAYERS_AS:
+        raise ArgumentError(f"there is no way {value!r} to go through layers.", fix=did_you_mean(value, LAYERS_AS))
+
+
+def arranged(layers: Any, layers_as: str, over: str = "layers") -> Any:
+    """Returns layers that were made as one stack as they are to be gone through: the stack, or a tuple of each.
+
+    Args:
+        layers: a module whose parameters all have the dim.
+        layers_as: "loop", "unrolled", or "auto": a few layers are unrolled on GPUs.
+        over: the dim.
+    """
+    if layers_as == "auto":
+        is_few = _stack_dim(layers, over).size <= _FEW
+        layers_as = "unrolled" if is_few and jax.default_backend() == "gpu" else "loop"
+    return tuple(slices_along(layers, over)) if layers_as == "unrolled" else layers
+
+
+def go_through(
+    layers: Any, x: Tensor, step: Callable[[Any, Tensor, Any], Tensor], keep: str, over: str = "layers"
+) -> Tensor:
+    """Calls `step(layer, x, number)` for one layer after the other, and returns the last result.
+
+    Args:
+        layers: what `arranged` returned.
+        x: what the first layer gets.
+        step: applies a layer, which has a number.
+        keep: what the backward pass keeps of each layer, by its name in `KEEP`.
+        over: the dim of a stack.
+    """
+
+    def body(x: Tensor, numbered: Any) -> Any:
+        layer, number = numbered
+        return step(layer, x, number), None
+
+    recomputed = remat(body, policy=KEEP[keep])
+    if not isinstance(layers, tuple):
+        dim = _stack_dim(layers, over)
+        return scan(recomputed, x, (layers, jnp.arange(dim.size)), over=dim)[0]
+    if keep == "everything" and not current().layout.params:  # and there is no gathered parameter to forget
+        recomputed = body
+    for number, layer in enumerate(layers):
+        x, _ = recomputed(x, (layer, number))
+    return x
+
+
+def _stack_dim(layers: Any, over: str) -> Dim:
+    return next(leaf for leaf in jax.tree.leaves(layers, is_leaf=is_tensor) if is_tensor(leaf)).dim(over)
