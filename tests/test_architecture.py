@@ -58,6 +58,7 @@ OF_SEVERAL_MODULES = {
     "train.layouts_agree": "a whole training under each layout",
     "accelerators": "the same programs on other hardware",
     "architecture": "the house rules",
+    "benchmarks": "the programs that ours are measured beside",
     "communication": "what whole programs send",
     "compilers": "what we rely on in XLA",
     "add_a_model": "docs/add_a_model.md",

@@ -13,15 +13,6 @@ from collections.abc import Iterable
 from typing import Any
 
 _OTHERS = sys.stdlib_module_names | {"meshax", "jax", "equinox"}
-# The modules below models: for who asks which line of a program costs what, a model's lines are as good as a user's.
-LIBRARY = tuple(
-    f"meshax.{name}"
-    for name in (
-        *("ops", "nn", "optim", "plan", "bench", "testing"),
-        *("dim", "errors", "compat", "mesh", "layout", "tensors", "transfer", "collectives", "program"),
-        *("checking", "sources"),
-    )
-)
 
 
 class MeshaxError(ValueError):

@@ -72,9 +72,9 @@ def gather(x: Tensor, indices: Tensor, dim: DimLike) -> Tensor:
     split = placement.of(dim)
     whole = tuple(d for d in indices.dims if set(rules.of(d)) & set(split))
     setting.meeting(without(result, whole), operands=[x.dims, indices.dims])
-    added = _stored_axes(x, dim, placement, rules)
+    added = () if whole else _stored_axes(x, dim, placement, rules)
     there, role = (placement, None) if not added else (local(x)[1], x.role)
-    joined = rules.whole(whole) if not added else _joined(rules.whole(whole), added)
+    joined = _without_axes(rules, added) if added else rules.whole(whole)
     index = moved(indices, joined, varying_together([x, indices]) | set(added))
     # padding must find nothing: what flows back into it would be added to a real element
     index = fill_padding(index, joined, indices.dims, -1)
@@ -101,7 +101,7 @@ def _stored_axes(x: Tensor, dim: Dim, placement: Placement, rules: Placement) ->
         return ()
     before, now = placement.of(further[0]), stored.of(further[0])
     added = now[len(before) :]
-    joined = _joined(rules, added)
+    joined = _without_axes(rules, added)
     can_exchange = refines(further[0], placement.mesh, before, now) and all(
         joined.of(d) == rules.of(d)
         or (rules.of(d) == (*joined.of(d), *added) and refines(d, rules.mesh, joined.of(d), rules.of(d)))
@@ -115,7 +115,7 @@ def _stored_axes(x: Tensor, dim: Dim, placement: Placement, rules: Placement) ->
     return added if num_rows * (row_bytes + index_bytes) < placement.block(dim) * row_bytes else ()
 
 
-def _joined(placement: Placement, axes: Axes) -> Placement:
+def _without_axes(placement: Placement, axes: Axes) -> Placement:
     """Returns a placement without some axes."""
     kept = [tuple(axis for axis in split if axis not in axes) for split in placement]
     return Placement(placement.dims, placement.mesh, kept)

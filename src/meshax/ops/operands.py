@@ -86,7 +86,8 @@ _recomputes = jax.make_user_context(False)  # part of JAX's cache keys: what is 
 def recomputing(inside: bool) -> Any:
     """Returns a context manager that says whether what is traced is part of a checkpoint already.
 
-    The body of a loop is not, whatever is around the loop: what it gathers would be kept for all turns at once.
+    The body of a loop is not, whatever is around the loop: what it gathers would be kept for all turns at once. What is
+    used last may say that it is: what it gathers is kept, and used again at once.
     """
     return _recomputes(inside)
 
@@ -112,7 +113,8 @@ def once_outside(action: Callable[[Any], None], values: Any) -> None:
 
 
 def _is_stored_otherwise(x: Tensor, role: str | None) -> bool:
-    if x.role is None or x._pending:
+    """Whether a parameter is to be gathered, and again in the backward pass; a vector may as well be kept."""
+    if x.role is None or x._pending or len(x.dims) < 2:
         return False
     array, placement = local(x)
     return array is x._array and placement != current().placement(x.dims, role)

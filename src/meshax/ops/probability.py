@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from ..dim import DimLike, Dims, DimsLike, find, show
 from ..errors import DtypeError, ShapeError
-from ..tensors import Tensor, check_tensor
+from ..tensors import Tensor, check_tensor, settle
 from .creation import arange
 from .elementwise import exp, isfinite, isnan, log, square, stop_gradient, where
 from .indexing import places_along
@@ -77,7 +77,7 @@ def softmax_cross_entropy(
             values=f"{show(logits.dims)} and {show(labels.dims)}",
             fix="pass integer labels without that dim.",
         )
-    places = places_along(labels, dim, "softmax_cross_entropy")
+    places = settle(places_along(labels, dim, "softmax_cross_entropy"))  # once, for two who use them
     shift = _finite_max(logits, (dim,))
     centred = logits - shift
     total = log(sum(exp(centred), dim))

@@ -19,6 +19,7 @@ from ...nn.feed_forward import ACTIVATIONS
 from ...nn.losses import perplexity
 from ...nn.positions import sinusoidal
 from ...ops import arange, einsum
+from ...ops.operands import recomputing
 from ...tensors import Tensor
 from ..contract import shape_of
 from ..layers import arranged, check_layers_as, go_through
@@ -211,9 +212,10 @@ class Decoder(eqx.Module):
 
         x = go_through(self.layers, x, step, config.keep)
         x = self.norm(x).rename(length="positions")
-        if self.logits is not None:
-            return self.logits(x)
-        return einsum(x, self.embedding.weight.astype(x.dtype), over="d_model") * (config.d_model**-0.5)
+        with recomputing(True):  # a stored matrix is gathered once: the backward pass begins with it
+            if self.logits is not None:
+                return self.logits(x)
+            return einsum(x, self.embedding.weight.astype(x.dtype), over="d_model") * (config.d_model**-0.5)
 
     def loss(self, batch: dict[str, Tensor], key: Any = None) -> tuple[Tensor, Tensor]:
         """Returns the summed cross entropy of a batch in nats, and the number of tokens it is a sum over.

@@ -1,0 +1,63 @@
+"""The programs that ours are measured beside compute the same, and a step sends the least there is."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import meshax as mx
+from meshax.models.decoder import DecoderConfig
+from meshax.optim import Adafactor, clipped
+from meshax.train.step import init_state, make_train_step
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+def load(name):
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+plain_jax, wire = load("plain_jax"), load("wire")
+
+
+def test_the_model_by_hand_trains_as_ours():
+    config = DecoderConfig(
+        d_model=128, heads=4, d_kv=16, d_ff=256, layers=2, vocab=256, dtype="float32", keep="everything"
+    )
+    optimizer = clipped(Adafactor(0.01), 1.0)
+    state = mx.spmd(lambda: init_state(config.make, optimizer, jax.random.key(0)), mx.Mesh("x:1"), "")()
+    tokens = np.int32(np.arange(128).reshape(4, 32) * 7 % 256)
+    targets = np.int32((tokens + 3) % 256)
+    dims = mx.dims(batch=4, length=32)
+    batch = {name: mx.tensor(x, dims) for name, x in (("tokens", tokens), ("targets", targets))}
+    batch["weights"] = mx.ones(dims)
+    ours = mx.spmd(make_train_step(optimizer), mx.Mesh("x:1"), "")
+    w = plain_jax.of_model(state.model)
+    moments, step = plain_jax.adafactor_state(w), jax.jit(plain_jax.train_step(plain_jax.sized_as(config)))
+    for number in range(3):
+        w, moments, theirs = step(w, moments, number, tokens, targets)
+        state, measured = ours(state, batch, jax.random.key(0))
+        assert float(measured["loss"]) == pytest.approx(float(theirs), rel=1e-5)
+    assert float(theirs) < 5.1
+
+
+@pytest.mark.parametrize("processors", [8, 512])
+@pytest.mark.parametrize("number", range(6), ids=[case.name for case in wire.cases(8)])
+def test_a_step_sends_the_least_there_is(number, processors, monkeypatch):
+    monkeypatch.setattr(wire, "D_MODEL", max(128, processors))
+    case = wire.cases(processors)[number]
+    program, args = wire.our_program(case, abstract=True)
+    assert program.explain(*args).wire_bytes == pytest.approx(wire.least(case)[1], abs=2)  # halves of a byte
+
+
+@pytest.mark.parametrize("name", ["fully sharded", "sequence"])
+def test_as_compiled_it_is_the_same(name):
+    case = next(case for case in wire.cases(8) if case.name == name)
+    assert wire.ours(case, False, None) == pytest.approx(wire.least(case)[1], abs=2)
