@@ -4,10 +4,10 @@
     python benchmarks/wire.py --processors 512  # ours as traced, GSPMD's as compiled
     python benchmarks/wire.py --write           # all tables, into benchmarks/results/wire.md
 
-Ours is the decoder of `meshax.models`; GSPMD's is the same model by hand (`plain_jax.py`) under `jax.jit`, with the
-sharding of parameters, batch and activations given. Both compute the same losses. Bytes are what one processor sends
-in a ring: an all-reduce of s bytes over n processors sends 2 s (n - 1) / n, an all-gather to s bytes, a reduce-scatter
-of s and an all-to-all of s send s (n - 1) / n.
+Ours is the decoder of `meshax.models`; GSPMD's is the same model by hand (`meshax.bench.plain_jax`) under `jax.jit`,
+with the sharding of parameters, batch and activations given. Both compute the same losses. Bytes are what one processor
+sends in a ring: an all-reduce of s bytes over n processors sends 2 s (n - 1) / n, an all-gather to s bytes, a
+reduce-scatter of s and an all-to-all of s send s (n - 1) / n.
 """
 
 import argparse
@@ -178,10 +178,10 @@ def gspmd(case, topology):
     """The same model by hand, divided by `jax.jit`."""
     import jax
     import jax.numpy as jnp
-    import plain_jax
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
     import meshax as mx
+    from meshax.bench import plain_jax
     from meshax.plan.compile.hlo import compiled_collectives
 
     devices = mx.Mesh(case.mesh, topology=topology).jax_mesh.devices

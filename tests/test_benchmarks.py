@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from meshax.bench import plain_jax
 from meshax.models.decoder import DecoderConfig
 from meshax.optim import Adafactor, clipped
 from meshax.train.step import init_state, make_train_step
@@ -24,7 +25,7 @@ def load(name):
     return sys.modules[name]
 
 
-plain_jax, wire = load("plain_jax"), load("wire")
+wire = load("wire")
 
 
 def test_the_model_by_hand_trains_as_ours():

@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from .bench_step import BenchStep
 from .calibrate import Calibrate
 from .evaluate import Evaluate
 from .explain import Explain
@@ -32,7 +33,7 @@ _COMMANDS = {
     "explain": Explain,
     "plan": MakePlan,
     "layout": FindLayout,
-    "bench": {"calibrate": Calibrate},
+    "bench": {"step": BenchStep, "calibrate": Calibrate},
 }
 
 

@@ -42,7 +42,7 @@ def _application(commands: Commands) -> tyro.extras.SubcommandApp:
     application = tyro.extras.SubcommandApp()
     for name, command in commands.items():
         if isinstance(command, Mapping):
-            application.command(_application(command), name=name, help="Measures this machine.")
+            application.command(_application(command), name=name, help="Measures a training step, or this machine.")
         else:
             application.command(name=name)(command)
     return application

@@ -6,8 +6,9 @@ sharding. `of_model` makes its parameters from a model of ours, so that both com
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,14 +24,14 @@ LAYER = {
     "wi": "d_model d_ff",
     "wo": "d_ff d_model",
 }
-REMAT = {
+REMAT: dict[str, Any] = {
     "nothing": None,
     "products": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "everything": "no checkpoint",
 }
 
 
-def dims(layers):
+def dims(layers: int) -> dict[str, Any]:
     """The dims of every parameter."""
     return {
         "embedding": "vocab d_model",
@@ -38,6 +39,10 @@ def dims(layers):
         "norm": "d_model",
         "logits": "d_model vocab",
     }
+
+
+def _as_it_is(x: Any, dims: str) -> Any:
+    return x
 
 
 @dataclass(frozen=True)
@@ -51,23 +56,26 @@ class Plain:
     layers: int
     vocab: int
     dtype: str = "bfloat16"
-    attention: str = "xla"  # or cudnn
+    attention: Literal["xla", "cudnn"] = "xla"
     keep: str = "everything"
-    at: object = staticmethod(lambda x, dims: x)
+    at: Callable[[Any, str], Any] = _as_it_is
 
-    def init(self, key):
+    def init(self, key: Any) -> dict[str, Any]:
+        """Makes parameters."""
         keys = iter(jax.random.split(key, 2 + 6 * self.layers))
 
-        def weight(names):
+        def weight(names: str) -> Any:
             shape = [getattr(self, name) for name in names.split()]
             if len(shape) == 1:
                 return jnp.ones(shape)
             inputs = {"vocab d_model": 1}.get(names, math.prod(shape[:-1] if names.endswith("d_model") else shape[:1]))
             return jax.random.normal(next(keys), shape) / math.sqrt(inputs)
 
-        return jax.tree.map(weight, dims(self.layers))
+        parameters: dict[str, Any] = jax.tree.map(weight, dims(self.layers))
+        return parameters
 
-    def loss(self, w, tokens, targets):
+    def loss(self, w: dict[str, Any], tokens: Any, targets: Any) -> Any:
+        """Returns the mean cross entropy."""
         at, dtype = self.at, jnp.dtype(self.dtype)
         x = at(at(w["embedding"].astype(dtype), "vocab d_model")[tokens], "batch length d_model")
         x = x + _sinusoids(tokens.shape[1], self.d_model).astype(dtype)
@@ -81,7 +89,7 @@ class Plain:
         chosen = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
         return jnp.mean(jax.nn.logsumexp(logits, -1) - chosen)
 
-    def _layer(self, x, w):
+    def _layer(self, x: Any, w: dict[str, Any]) -> Any:
         at, dtype = self.at, x.dtype
         h = at(_norm(x, w["norm1"]), "batch positions d_model")
         q, k, v = (
@@ -95,68 +103,70 @@ class Plain:
         return at(x + jnp.einsum("blf,fd->bld", h, w["wo"].astype(dtype)), "batch length d_model")
 
 
-def _norm(x, scale):
+def _norm(x: Any, scale: Any) -> Any:
     wide = x.astype(jnp.float32)
     return (wide * lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + 1e-6) * scale).astype(x.dtype)
 
 
-def _sinusoids(length, width):
+def _sinusoids(length: int, width: int) -> Any:
     frequencies = jnp.exp(jnp.arange(width // 2) * (-math.log(10_000.0) / (width // 2)))
     angles = jnp.arange(length)[:, None] * frequencies
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)
 
 
-def of_model(model):
+def of_model(model: Any) -> dict[str, Any]:
     """Parameters of a `meshax` decoder, looped or unrolled, as this program has them."""
-    parts = model.layers if isinstance(model.layers, tuple) else None
+    is_stack = not isinstance(model.layers, tuple)
 
-    def layer(get):
-        return {
-            "norm1": get(lambda m: m.attention_norm.scale),
-            **{name: get(lambda m, name=name: getattr(m.attention, name).weight) for name in "qkv"},
-            "o": get(lambda m: m.attention.out.weight),
-            "norm2": get(lambda m: m.feed_forward_norm.scale),
-            "wi": get(lambda m: m.feed_forward.into.weight),
-            "wo": get(lambda m: m.feed_forward.out.weight),
+    def layer(number: int) -> dict[str, Any]:
+        one = model.layers if is_stack else model.layers[number]
+        parts = {
+            "norm1": one.attention_norm.scale,
+            "q": one.attention.q.weight,
+            "k": one.attention.k.weight,
+            "v": one.attention.v.weight,
+            "o": one.attention.out.weight,
+            "norm2": one.feed_forward_norm.scale,
+            "wi": one.feed_forward.into.weight,
+            "wo": one.feed_forward.out.weight,
         }
+        return {name: x.array[number] if is_stack else x.array for name, x in parts.items()}
 
-    number = len(parts) if parts else model.config.layers
-    picked = [layer(lambda f, i=i: f(parts[i]).array if parts else f(model.layers).array[i]) for i in range(number)]
     return {
         "embedding": model.embedding.weight.array,
-        "layers": picked,
+        "layers": [layer(number) for number in range(model.config.layers)],
         "norm": model.norm.scale.array,
         "logits": model.logits.weight.array,
     }
 
 
-def adafactor_state(w):
+def adafactor_state(w: Any) -> Any:
     """Two means of squares for each large matrix, one square for each element of others."""
 
-    def first(p):
+    def first(p: Any) -> tuple[Any, ...]:
         if (factored := _largest_two(p.shape)) is None:
             return (jnp.zeros(p.shape),)
         rows, cols = factored
-        without = lambda i: tuple(n for j, n in enumerate(p.shape) if j != i)  # noqa: E731
-        return jnp.zeros(without(rows)), jnp.zeros(without(cols))
+        shapes = [tuple(n for j, n in enumerate(p.shape) if j != i) for i in (rows, cols)]
+        return tuple(map(jnp.zeros, shapes))
 
     return jax.tree.map(first, w)
 
 
-def _largest_two(shape):
+def _largest_two(shape: tuple[int, ...]) -> tuple[int, int] | None:
     """The dims that moments are factored over; None, if they are too small to be worth it."""
     order = sorted(range(len(shape)), key=lambda i: shape[i])
     return (order[-1], order[-2]) if len(order) > 1 and shape[order[-2]] >= 128 else None
 
 
-def adafactor(w, grads, state, step, rate=0.01):
+def adafactor(w: Any, grads: Any, state: Any, step: Any, rate: float = 0.01) -> tuple[Any, Any]:
     """One update: factored second moments, relative to the size of a parameter, its root mean square at most one."""
     decay = 1 - (step + 1.0) ** -0.8
 
-    def update(p, g, s):
+    def update(p: Any, g: Any, s: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         squares = g * g + 1e-30
         if (factored := _largest_two(p.shape)) is None:
-            new = (decay * s[0] + (1 - decay) * squares,)
+            new: tuple[Any, ...] = (decay * s[0] + (1 - decay) * squares,)
             u = g * lax.rsqrt(new[0])
         else:
             rows, cols = factored
@@ -166,7 +176,8 @@ def adafactor(w, grads, state, step, rate=0.01):
         size = jnp.maximum(jnp.sqrt(jnp.mean(p * p)), 1e-3)
         return p - rate * size / jnp.maximum(jnp.sqrt(jnp.mean(u * u)), 1.0) * u, new
 
-    leaves, tree = jax.tree.flatten(w)
+    leaves = jax.tree.leaves(w)
+    tree: Any = jax.tree.structure(w)
     pairs = [
         update(p, g.astype(jnp.float32), s)
         for p, g, s in zip(leaves, tree.flatten_up_to(grads), tree.flatten_up_to(state), strict=True)
@@ -174,37 +185,25 @@ def adafactor(w, grads, state, step, rate=0.01):
     return tree.unflatten([p for p, _ in pairs]), tree.unflatten([s for _, s in pairs])
 
 
-def clipped(grads, limit=1.0):
+def clipped(grads: Any, limit: float = 1.0) -> Any:
     """The gradients, scaled down to a global norm of at most the limit."""
     norm = jnp.sqrt(sum(jnp.sum(jnp.square(g.astype(jnp.float32))) for g in jax.tree.leaves(grads)))
     return jax.tree.map(lambda g: g * jnp.where(norm < limit, 1.0, limit / norm), grads)
 
 
-def train_step(model):
+def train_step(model: Plain) -> Callable[..., Any]:
     """A step of training with Adafactor and clipping, to be jitted with its first two arguments donated."""
 
-    def step(w, state, number, tokens, targets):
+    def step(w: Any, state: Any, number: Any, tokens: Any, targets: Any) -> tuple[Any, Any, Any]:
         value, grads = jax.value_and_grad(model.loss)(w, tokens, targets)
-        w, state = adafactor(w, clipped(grads), state, number)
+        with jax.named_scope("optimizer"):
+            w, state = adafactor(w, clipped(grads), state, number)
         return w, state, value
 
     return step
 
 
-def sgd_step(model, rate=0.1):
-    """A step of plain gradient descent."""
-
-    def step(w, tokens, targets):
-        value, grads = jax.value_and_grad(model.loss)(w, tokens, targets)
-        return jax.tree.map(lambda p, g: p - rate * g, w, grads), value
-
-    return step
-
-
-def sized_as(config, **options):
+def sized_as(config: Any, **options: Any) -> Plain:
     """The same sizes as a `meshax` configuration's."""
     sizes = {name: getattr(config, name) for name in ("d_model", "heads", "d_kv", "d_ff", "layers", "vocab", "dtype")}
     return Plain(**sizes, **options)
-
-
-jitted = partial(jax.jit, donate_argnums=(0, 1))

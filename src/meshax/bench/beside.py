@@ -1,0 +1,126 @@
+"""The same step by other programs, measured as ours is: by hand in JAX, and in PyTorch.
+
+Run as a program, this module measures one and prints JSON: each has a process, and the machine's memory, of its own.
+"""
+
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..errors import ArgumentError, MeshaxError
+from .step import Measurement, Step, measure, needed_flops
+
+PROGRAMS = ("meshax", "jax", "torch")
+
+
+def measure_jax(step: Step, rounds: int, steps: int, profile: bool) -> Measurement:
+    """Measures the program by hand."""
+    import jax
+    import jax.numpy as jnp
+
+    from ..models.contract import parameter_count
+    from ..plan.cost.hardware import of_device
+    from . import plain_jax
+    from .kernel_times import kinds_of, profiled, time_by_kind
+
+    config, (batch, length) = step.model(), step.sizes()
+    keep = config.keep if config.keep in plain_jax.REMAT else "everything"
+    model = plain_jax.sized_as(config, keep=keep, attention="cudnn" if jax.default_backend() == "gpu" else "xla")
+    w: Any = jax.jit(model.init)(jax.random.key(0))
+    state = plain_jax.adafactor_state(w)
+    tokens = jax.random.randint(jax.random.key(1), (batch, length), 2, config.vocab)
+    jitted = jax.jit(plain_jax.train_step(model), donate_argnums=(0, 1))
+    begin = time.perf_counter()
+    lowered = jitted.lower(w, state, 0, tokens, tokens)
+    middle = time.perf_counter()
+    compiled = lowered.compile()
+    end = time.perf_counter()
+    w, state, value = compiled(w, state, 0, tokens, tokens)
+    loss = float(value)
+
+    def run() -> Any:
+        nonlocal w, state, value
+        for _ in range(steps):
+            w, state, value = compiled(w, state, 1, tokens, tokens)
+        return jax.block_until_ready(value)
+
+    timed = tuple(_seconds(run) / steps for _ in range(rounds))
+    seconds = statistics.median(timed)
+    kernels = {}
+    if profile:
+        spent = time_by_kind(profiled(run), kinds_of(compiled.as_text() or ""), seconds * steps)
+        kernels = {kind: value / steps for kind, value in spent.items()}
+    device = jax.devices()[0]
+    return Measurement(
+        "jax", parameter_count(config), batch * length, seconds, timed, end - middle, middle - begin,
+        int((device.memory_stats() or {}).get("peak_bytes_in_use", 0)), needed_flops(config, batch, length),
+        of_device(device.device_kind).peak(jnp.dtype(config.dtype)), loss, device.device_kind, kernels,
+    )  # fmt: skip
+
+
+def _seconds(run: Any) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
+def measure_program(program: str, step: Step, rounds: int, steps: int, profile: bool) -> Measurement:
+    """Measures one of `PROGRAMS` in this process."""
+    if program == "meshax":
+        return measure(step, rounds, steps, profile)
+    if program == "jax":
+        return measure_jax(step, rounds, steps, profile)
+    from .plain_torch import measure_torch
+
+    return measure_torch(step, rounds, steps)
+
+
+def in_turns(programs: Sequence[str], step: Step, turns: int, steps: int, profile: bool) -> Iterator[Measurement]:
+    """Measures programs one after the other, several times, each in a process of its own.
+
+    What a profile costs is paid in the first turn only.
+    """
+    for turn in range(turns):
+        for program in programs:
+            asked = {
+                "program": program,
+                "step": dataclasses.asdict(step),
+                "steps": steps,
+                "profile": profile and not turn,
+            }
+            done = subprocess.run(
+                [sys.executable, "-m", __name__], input=json.dumps(asked), stdout=subprocess.PIPE, text=True,
+                env={**os.environ, "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"},
+            )  # fmt: skip
+            if done.returncode:
+                raise ArgumentError(
+                    f"the program {program!r} could not be measured.", fix="see its own message above, or leave it out."
+                )
+            yield Measurement(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def together(measurements: Sequence[Measurement]) -> Measurement:
+    """Returns the measurements of one program as one: all rounds, and the first one's compiling and profile."""
+    rounds = tuple(seconds for m in measurements for seconds in m.rounds)
+    peak = max(m.peak_bytes for m in measurements)
+    return dataclasses.replace(measurements[0], rounds=rounds, seconds=statistics.median(rounds), peak_bytes=peak)
+
+
+def main() -> None:
+    """Measures what standard input asks for, and prints it."""
+    asked = json.load(sys.stdin)
+    try:
+        it = measure_program(asked["program"], Step(**asked["step"]), 1, asked["steps"], asked["profile"])
+    except MeshaxError as error:
+        sys.exit(f"meshax: {error}")
+    print(json.dumps(dataclasses.asdict(it)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The training step of a preset, measured: its time, its memory, how long it compiles, what the time goes into.
+
+Tokens are random and examples are not packed: the arithmetic is that of training, the text does not matter.
+"""
+
+import statistics
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..errors import ArgumentError
+from ..mesh import Mesh
+from ..models.contract import ModelConfig, parameter_count
+from ..models.presets import preset
+from ..ops import ones
+from ..ops.randomness import randint
+from ..optim import by_name, clipped
+from ..plan.cost.hardware import of_device
+from ..plan.search.named_layouts import find_layout
+from ..program import spmd
+from ..train.step import init_state, make_train_step
+from .kernel_times import kinds_of, profiled, time_by_kind
+
+FORMULA = "6 x (parameters - embedding) x tokens + 6 x layers x length x heads x d_kv x tokens (attention, causal)"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is measured: a preset, and what is asked for instead of its own; empty or 0: as it is."""
+
+    preset: str = "tiny"
+    batch: int = 0
+    length: int = 0
+    mesh: str = ""
+    layout: str = "none"
+    param_layout: str = ""
+    optimizer_layout: str = ""
+    keep: str = ""
+    layers_as: str = ""
+    dtype: str = ""
+    optimizer: str = "adafactor"
+
+    def model(self) -> Any:
+        """Returns the model's configuration."""
+        changes = {name: getattr(self, name) for name in ("keep", "layers_as", "dtype") if getattr(self, name)}
+        chosen: Any = replace(preset(self.preset).model, **changes)
+        if chosen.batch_kind != "tokens":
+            raise ArgumentError(f"{self.preset!r} is no language model.", fix="choose a preset that is.")
+        return chosen
+
+    def sizes(self) -> tuple[int, int]:
+        """Returns the examples of a batch, and the tokens of an example."""
+        usual = preset(self.preset).batch
+        return self.batch or usual["batch"], self.length or usual["length"]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A step, measured."""
+
+    program: str
+    parameters: int
+    tokens: int
+    seconds: float  # the median of the rounds
+    rounds: tuple[float, ...]
+    compile_seconds: float
+    trace_seconds: float
+    peak_bytes: int  # 0: this machine does not say
+    flops: float  # that the model needs, of all processors
+    peak_flops: float  # of all processors
+    loss: float
+    device: str
+    kernels: dict[str, float]  # seconds by kind
+
+    @property
+    def utilization(self) -> float:
+        """What part of the peak the needed FLOPs reach."""
+        return self.flops / self.seconds / self.peak_flops
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as plain data."""
+        more = {"utilization": self.utilization, "tokens_per_second": self.tokens / self.seconds}
+        return {**asdict(self), **more}
+
+
+def needed_flops(config: Any, batch: int, length: int) -> float:
+    """Returns the FLOPs that a step of a decoder needs: see `FORMULA`."""
+    tokens = batch * length
+    products = 6 * (parameter_count(config) - config.vocab * config.d_model) * tokens
+    return products + 6 * config.layers * length * config.heads * config.d_kv * tokens
+
+
+def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True) -> Measurement:
+    """Compiles and runs the step.
+
+    Args:
+        step: what to measure.
+        rounds: of which the median counts.
+        steps: of a round.
+        profile: whether to look where the time goes, too.
+    """
+    config, (batch, length) = step.model(), step.sizes()
+    mesh = Mesh(step.mesh or f"data:{len(jax.devices())}")
+    layout = find_layout(
+        step.layout, mesh, step.param_layout, step.optimizer_layout, known=config.glossary, sizes=config.sizes()
+    )
+    optimizer = clipped(by_name(step.optimizer, 0.01), 1.0)
+    program = spmd(make_train_step(optimizer), mesh, layout, donate=0)
+    state = spmd(lambda: init_state(config.make, optimizer, jax.random.key(0)), mesh, layout)()
+    data = spmd(lambda: _batch(config, batch, length), mesh, layout)()
+    key = jax.random.key(2)
+    begin = time.perf_counter()
+    traced = program.trace(state, data, key)
+    middle = time.perf_counter()
+    compiled = traced.lower().compile()
+    end = time.perf_counter()
+    state, measured = program(state, data, key)
+    loss = float(measured["loss"])
+
+    def run(count: int = steps) -> Any:
+        nonlocal state, measured
+        for _ in range(count):
+            state, measured = program(state, data, key)
+        return measured["loss"].array
+
+    timed = tuple(_seconds(run) / steps for _ in range(rounds))
+    seconds = statistics.median(timed)
+    stats = jax.devices()[0].memory_stats() or {}
+    kernels = {}
+    if profile:
+        spent = time_by_kind(profiled(run), kinds_of(compiled.as_text()), seconds * steps)
+        kernels = {kind: value / steps for kind, value in spent.items()}
+    machine = of_device(jax.devices()[0].device_kind)
+    return Measurement(
+        "meshax", parameter_count(config), batch * length, seconds, timed, end - middle, middle - begin,
+        int(stats.get("peak_bytes_in_use", 0)), needed_flops(config, batch, length),
+        machine.peak(jnp.dtype(config.dtype)) * mesh.size, loss, jax.devices()[0].device_kind, kernels,
+    )  # fmt: skip
+
+
+def _batch(config: ModelConfig, batch: int, length: int) -> dict[str, Any]:
+    dims = tuple(shape.dims for shape in config.batch({"batch": batch, "length": length}).values())[0]
+    tokens = randint(jax.random.key(1), dims, 2, config.sizes()["vocab"])
+    return {"tokens": tokens, "targets": tokens, "weights": ones(dims)}
+
+
+def _seconds(run: Any) -> float:
+    begin = time.perf_counter()
+    jax.block_until_ready(run())
+    return time.perf_counter() - begin

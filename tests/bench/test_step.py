@@ -1,0 +1,51 @@
+"""A step, measured: what is counted, and what cannot be."""
+
+import dataclasses
+import json
+
+import pytest
+
+import meshax as mx
+from meshax.bench.beside import in_turns, measure_program, together
+from meshax.bench.step import Step, measure, needed_flops
+from meshax.models.contract import parameter_count
+from meshax.models.presets import preset
+
+TINY = Step(batch=8, length=16, keep="nothing", layers_as="unrolled")
+
+
+@pytest.fixture(scope="module")
+def ours():
+    return measure(dataclasses.replace(TINY, mesh="data:2 model:4", layout="data+model"), rounds=2, steps=1)
+
+
+def test_a_measurement(ours):
+    assert ours.tokens == 128 and len(ours.rounds) == 2 and min(ours.rounds) <= ours.seconds <= max(ours.rounds)
+    assert ours.compile_seconds > 0 and ours.trace_seconds > 0 and 5 < ours.loss < 9
+    assert ours.kernels["products"] > 0 and ours.kernels["collectives"] > 0
+    assert json.loads(json.dumps(ours.as_dict()))["utilization"] == pytest.approx(ours.utilization)
+
+
+def test_needed_flops():
+    """Of the paper's largest model at 32 x 256 tokens, by hand: 4.86 B parameters beside the embedding."""
+    model = preset("lm-4.90b").model
+    products = 6 * (parameter_count(model) - 32768 * 1024) * 8192
+    assert needed_flops(model, 32, 256) == products + 6 * 6 * 256 * 256 * 256 * 8192
+    assert needed_flops(model, 32, 256) / 8192 == pytest.approx(6 * 4.964e9, rel=1e-3)
+
+
+@pytest.mark.exhaustive
+def test_by_hand_in_turns_in_processes_of_their_own():
+    measured = list(in_turns(("jax",), TINY, turns=2, steps=1, profile=False))
+    whole = together(measured)
+    assert whole.program == "jax" and len(whole.rounds) == 2 and 5 < whole.loss < 9
+    here = measure_program("jax", TINY, 1, 1, profile=True)
+    assert here.loss == pytest.approx(whole.loss, rel=1e-4) and here.kernels["products"] > 0
+
+
+def test_what_cannot_be_measured(capfd):
+    with pytest.raises(mx.ArgumentError, match="the program 'torch' could not be measured"):
+        list(in_turns(("torch",), TINY, turns=1, steps=1, profile=False))
+    assert "PyTorch" in capfd.readouterr().err
+    with pytest.raises(mx.ArgumentError, match="there is no preset 'tinny'"):
+        Step(preset="tinny").model()

@@ -1,0 +1,65 @@
+"""`meshax bench step`: the table, the JSON, and what is refused."""
+
+import json
+
+import pytest
+
+from meshax.bench.step import Measurement, Step
+from meshax.cli import bench_step, main
+
+SMALL = ["bench", "step", "--batch", "8", "--length", "16", "--rounds", "1", "--steps", "1"]
+
+
+@pytest.fixture(autouse=True)
+def eight_processors(monkeypatch):
+    """The tests' own: JAX is in use already."""
+    monkeypatch.setattr(bench_step, "use_processors", lambda mesh: None)
+
+
+MEASURED = Measurement(
+    "meshax", 656_000, 128, 0.5, (0.4, 0.5, 0.6), 4.0, 0.25, 3 << 30, 1e9, 1e10, 7.1, "a processor",
+    {"products": 0.3, "collectives": 0.15, "idle": 0.05},
+)  # fmt: skip
+TABLE = """\
+656,000 parameters, 128 tokens a step, a processor
+
+program      step  tokens/s  utilization  peak memory  compiling  tracing
+meshax   500.0 ms       256        20.0%      3.0 GiB      4.0 s    0.2 s
+
+ms of a step  products  collectives  idle
+meshax           300.0        150.0  50.0
+
+utilization: 6 x"""
+
+
+def test_the_table(capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr("meshax.bench.step.measure", lambda *what: asked.append(what) or MEASURED)
+    assert main([*SMALL, "--mesh", "data:2 model:4", "--layout", "data+model", "--keep", "nothing"]) == 0
+    assert capsys.readouterr().out.startswith(TABLE)
+    step = Step("tiny", 8, 16, mesh="data:2 model:4", layout="data+model", keep="nothing")
+    assert asked == [(step, 1, 1)]
+
+
+@pytest.mark.exhaustive
+def test_beside_by_hand(capsys):
+    assert main([*SMALL, "--beside", "jax", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [one["program"] for one in data["measurements"]] == ["meshax", "jax"]
+    assert all(one["seconds"] > 0 and one["kernels"]["products"] > 0 for one in data["measurements"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rounds", "0"], "--rounds is 0."),
+        (["--beside", "tensorflow"], "there is no program 'tensorflow'."),
+        (["--beside", "jax", "--mesh", "data:8"], "programs by hand run on one processor."),
+        (["--preset", "tinny"], "there is no preset 'tinny'."),
+        (["--layers-as", "spun"], "there is no way 'spun' to go through layers."),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_refused(arguments, words, capsys):
+    assert main(["bench", "step", *arguments]) == 2
+    assert words in capsys.readouterr().err
