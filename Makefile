@@ -32,7 +32,7 @@ demo: $(RUNTIME) ## train a small language model, and let it write (three minute
 	$(BIN)/meshax train
 	$(BIN)/meshax generate --run runs/tiny --prompt "def "
 
-test: check ## everything CI runs: lint, types, tests, doctests; of what is exhaustive, a part (eleven minutes)
+test: check ## everything CI runs: lint, types, tests, doctests; of what is exhaustive, a part (ten minutes)
 	$(UNOPTIMIZED) $(PYTEST) $(addprefix --ignore=,$(AS_USERS))
 	$(PYTEST) $(AS_USERS)
 

@@ -69,7 +69,7 @@ def test_what_the_page_adds_passes_its_tests(copy):
     assert " passed" in run(copy, "pytest", "-q", "-p", "no:xdist", *tests)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_the_page_adds_trains(copy):
     text, out = write_text(copy / "text"), str(copy / "run")
     small = ["--vocab", "300", "--batch", "8", "--length", "32", "--steps", "4"]

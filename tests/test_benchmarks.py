@@ -59,6 +59,7 @@ def test_a_step_sends_the_least_there_is(number, processors, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["fully sharded", "sequence"])
-def test_as_compiled_it_is_the_same(name):
+def test_as_compiled_it_is_no_more(name):
+    """It may be less: where XLA finds that something is gathered twice, it may do it once."""
     case = next(case for case in wire.cases(8) if case.name == name)
-    assert wire.ours(case, False, None) == pytest.approx(wire.least(case)[1], abs=2)
+    assert wire.ours(case, False, None) <= wire.least(case)[1] + 2

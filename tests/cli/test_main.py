@@ -140,7 +140,11 @@ SEARCH = ["layout", TINY, "--mesh", "data:2", "--hardware", "h100"]
 SEARCH += ["--exclude", "d_model", "d_k", "d_ff", "layers", "length", "vocab"]  # few layouts, soon searched
 
 
-@pytest.mark.parametrize("arguments", [EXPLAIN, SEARCH, ["presets"]], ids=["explain", "layout", "presets"])
+@pytest.mark.parametrize(
+    "arguments",
+    [EXPLAIN, pytest.param(SEARCH, marks=pytest.mark.exhaustive), ["presets"]],
+    ids=["explain", "layout", "presets"],
+)
 def test_what_is_shown_fits_the_terminal(arguments, capsys, monkeypatch):
     assert main(arguments) == 0
     wide = capsys.readouterr().out

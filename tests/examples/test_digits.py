@@ -59,6 +59,7 @@ def test_it_says_how_close_the_losses_are_and_what_to_read(demo):
     assert demo.rstrip().splitlines()[-1].startswith("Read next: README.md")
 
 
+@pytest.mark.exhaustive
 def test_losses_that_disagree_are_a_failure():
     done = python("-c", "import digits; digits.TOLERANCE = 0; digits.main()", "--steps", 5)
     assert done.returncode == 1

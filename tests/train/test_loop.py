@@ -235,6 +235,7 @@ def test_a_start_that_failed_leaves_no_vocabulary_to_the_next(folder, tmp_path):
     assert again.examples.vocabulary.fingerprint == fresh.examples.vocabulary.fingerprint
 
 
+@pytest.mark.exhaustive
 def test_evaluation_needs_the_stored_tokens_alone(tmp_path, monkeypatch):
     """The text may be gone or changed, and another directory the current one; names of directories may have `..`."""
     write_text(tmp_path / "own" / "text")

@@ -76,6 +76,7 @@ def test_a_step_that_does_not_fit_is_refused(keep, tried, advice):
     assert fix.endswith(advice)
 
 
+@pytest.mark.exhaustive
 def test_a_run_says_and_saves_what_it_chose(tmp_path):
     write_text(tmp_path / "text")
     said = io.StringIO()

@@ -281,6 +281,7 @@ def test_what_has_no_dims_has_one_layout():
     assert {c.layout for c in mx.auto_layout(lambda x: x + 1, 2, 3.0)} == {mx.Layout()}
 
 
+@pytest.mark.exhaustive
 def test_memory_and_pins_in_other_words():
     mesh, args = mx.Mesh("rows:2 cols:4", abstract=True), mlp_args()
     one = mx.auto_layout(mlp, mesh, *args, hardware="h200", memory="3MB", pins=mx.Layout("batch:rows"))
@@ -288,6 +289,7 @@ def test_memory_and_pins_in_other_words():
     assert all(c.mesh.size == 4 for c in mx.auto_layout(mlp, np.int64(4), *args))
 
 
+@pytest.mark.exhaustive
 def test_three_axes():
     best = mx.auto_layout(mlp, mx.Mesh("x:2 y:2 z:2", abstract=True), *mlp_args(), hardware="cpu")[0]
     assert best.wire_bytes <= 8960
