@@ -15,7 +15,7 @@ from meshax.layout import Setting
 from meshax.testing import forward_and_gradient, place_with_garbage
 
 # Hypothesis begins each chunk with the same simplest program: 40 chunks of 51 are 2,001 different ones.
-CHUNKS, PROGRAMS = (40, 51) if WHOLE else (1, 5)
+CHUNKS, PROGRAMS = (40, 51) if WHOLE else (1, 3)
 MESHES = ("x:8", "x:2 y:4", "x:4 y:2", "x:2 y:2 z:2")
 SIZES = {"i": 6, "j": 5, "k": 4, "l": 3}
 RENAMED = {"i": "u", "j": "v", "k": "w", "l": "m"}  # other names of the same sizes, with rules of their own

@@ -108,7 +108,7 @@ def unsplit():
     return train(OPTIMIZERS)
 
 
-@pytest.mark.parametrize("label", some(LAYOUTS, "layers", "zero-3 and model"))
+@pytest.mark.parametrize("label", some(LAYOUTS, "zero-3 and model"))
 def test_every_layout_gives_the_unsplit_result(label, unsplit):
     split = train(OPTIMIZERS, LAYOUTS[label])
     for name in OPTIMIZERS:

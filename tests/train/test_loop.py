@@ -97,6 +97,7 @@ def test_a_run_that_blows_up_stays_readable(folder, capsys):
         json.loads(line, parse_constant=pytest.fail)
 
 
+@pytest.mark.exhaustive
 def test_a_profile_on_request(folder):
     run = made(small(folder, "profiled", steps=4, profile=True))
     run.train()

@@ -202,6 +202,7 @@ def test_parameters_are_stored_split_where_memory_asks_for_it():
     assert "params" in stored.why
 
 
+@pytest.mark.exhaustive
 def test_layouts_that_fit_only_with_their_parameters_split_are_found():
     step, mesh = preset_target("lm-0.14b"), mx.Mesh("data:64", abstract=True)
     limit = 0.6 * mx.spmd(step.fn, mesh, "batch:data", step.donate).explain(*step.args).memory["peak"]
@@ -210,6 +211,7 @@ def test_layouts_that_fit_only_with_their_parameters_split_are_found():
     assert found and all(c.memory <= limit and c.layout.params for c in found)
 
 
+@pytest.mark.exhaustive
 def test_mirrored_layouts_are_listed_once():
     found = mx.auto_layout(mlp, mx.Mesh("rows:2 cols:2", abstract=True), *mlp_args(), hardware="cpu")
     shown = [str(c.layout) for c in found]
