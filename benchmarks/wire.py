@@ -114,18 +114,9 @@ def least(case):
 
 def sent(collectives):
     """The bytes that compiled collectives send."""
-    total = 0.0
-    for c in collectives:
-        n = c.group or 2
-        per = {
-            "all-reduce": 2 * (n - 1) / n,
-            "all-gather": n - 1,
-            "reduce-scatter": (n - 1) / n,
-            "all-to-all": (n - 1) / n,
-            "permute": 1,
-        }
-        total += c.count * c.bytes * per[c.kind]
-    return total
+    from meshax.plan.reading.communication import wire_bytes
+
+    return sum(c.count * wire_bytes(c.kind, c.bytes, c.group or 2) for c in collectives)
 
 
 def model_config():

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..errors import ArgumentError, MeshaxError
-from .step import Measurement, Step, measure, needed_flops
+from .step import Measurement, Step, measure, needed_flops, timed_rounds
 
 PROGRAMS = ("meshax", "jax", "torch")
 
@@ -27,7 +27,6 @@ def measure_jax(step: Step, rounds: int, steps: int, profile: bool) -> Measureme
     from ..models.contract import parameter_count
     from ..plan.cost.hardware import of_device
     from . import plain_jax
-    from .kernel_times import kinds_of, profiled, time_by_kind
 
     config, (batch, length) = step.model(), step.sizes()
     keep = config.keep if config.keep in plain_jax.REMAT else "everything"
@@ -48,26 +47,15 @@ def measure_jax(step: Step, rounds: int, steps: int, profile: bool) -> Measureme
         nonlocal w, state, value
         for _ in range(steps):
             w, state, value = compiled(w, state, 1, tokens, tokens)
-        return jax.block_until_ready(value)
+        return value
 
-    timed = tuple(_seconds(run) / steps for _ in range(rounds))
-    seconds = statistics.median(timed)
-    kernels = {}
-    if profile:
-        spent = time_by_kind(profiled(run), kinds_of(compiled.as_text() or ""), seconds * steps)
-        kernels = {kind: value / steps for kind, value in spent.items()}
+    timed, kernels = timed_rounds(run, rounds, steps, compiled.as_text() or "" if profile else "")
     device = jax.devices()[0]
     return Measurement(
-        "jax", parameter_count(config), batch * length, seconds, timed, end - middle, middle - begin,
+        "jax", parameter_count(config), batch * length, statistics.median(timed), timed, end - middle, middle - begin,
         int((device.memory_stats() or {}).get("peak_bytes_in_use", 0)), needed_flops(config, batch, length),
         of_device(device.device_kind).peak(jnp.dtype(config.dtype)), loss, device.device_kind, kernels,
     )  # fmt: skip
-
-
-def _seconds(run: Any) -> float:
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
 
 
 def measure_program(program: str, step: Step, rounds: int, steps: int, profile: bool) -> Measurement:

@@ -5,6 +5,7 @@ Tokens are random and examples are not packed: the arithmetic is that of trainin
 
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -120,23 +121,18 @@ def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True) -
     state, measured = program(state, data, key)
     loss = float(measured["loss"])
 
-    def run(count: int = steps) -> Any:
+    def run() -> Any:
         nonlocal state, measured
-        for _ in range(count):
+        for _ in range(steps):
             state, measured = program(state, data, key)
         return measured["loss"].array
 
-    timed = tuple(_seconds(run) / steps for _ in range(rounds))
-    seconds = statistics.median(timed)
+    timed, kernels = timed_rounds(run, rounds, steps, compiled.as_text() if profile else "")
     stats = jax.devices()[0].memory_stats() or {}
-    kernels = {}
-    if profile:
-        spent = time_by_kind(profiled(run), kinds_of(compiled.as_text()), seconds * steps)
-        kernels = {kind: value / steps for kind, value in spent.items()}
     machine = of_device(jax.devices()[0].device_kind)
     return Measurement(
-        "meshax", parameter_count(config), batch * length, seconds, timed, end - middle, middle - begin,
-        int(stats.get("peak_bytes_in_use", 0)), needed_flops(config, batch, length),
+        "meshax", parameter_count(config), batch * length, statistics.median(timed), timed,
+        end - middle, middle - begin, int(stats.get("peak_bytes_in_use", 0)), needed_flops(config, batch, length),
         machine.peak(jnp.dtype(config.dtype)) * mesh.size, loss, jax.devices()[0].device_kind, kernels,
     )  # fmt: skip
 
@@ -147,7 +143,23 @@ def _batch(config: ModelConfig, batch: int, length: int) -> dict[str, Any]:
     return {"tokens": tokens, "targets": tokens, "weights": ones(dims)}
 
 
-def _seconds(run: Any) -> float:
-    begin = time.perf_counter()
-    jax.block_until_ready(run())
-    return time.perf_counter() - begin
+def timed_rounds(
+    run: Callable[[], Any], rounds: int, steps: int, text: str
+) -> tuple[tuple[float, ...], dict[str, float]]:
+    """Returns the seconds of a step in each round, and, by kind of kernel, those of a profile.
+
+    Args:
+        run: does the steps of a round.
+        rounds: how many.
+        steps: of a round.
+        text: the compiled program's; empty: there is no profile.
+    """
+    timed = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        jax.block_until_ready(run())
+        timed.append((time.perf_counter() - begin) / steps)
+    if not text:
+        return tuple(timed), {}
+    spent = time_by_kind(profiled(run), kinds_of(text), statistics.median(timed) * steps)
+    return tuple(timed), {kind: seconds / steps for kind, seconds in spent.items()}
