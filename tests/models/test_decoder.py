@@ -23,6 +23,11 @@ VARIANTS = {
     },
     "gated, rotary, grouped keys": {"gated": True, "activation": "silu", "positions": "rotary", "kv_heads": 2},
     "learned, one head of keys": {"positions": "learned", "kv_heads": 1},
+    "biases, norms of heads, scaled rotations": {
+        "biases": "all", "qk_norm": True, "positions": "rotary", "rope_scaling": "llama3", "rope_factor": 4.0,
+        "rope_original": 4, "rope_theta": 50.0, "activation": "gelu_exact", "tied": True, "logits_scale": 1.0,
+        "embedding_scale": 0.5, "norm_epsilon": 1e-5, "layers_as": "unrolled",
+    },
     "no positions, window, gelu": {"positions": "none", "window": 3, "activation": "gelu"},
 }  # fmt: skip
 batch, length = mx.dims(batch=4, length=8)
@@ -67,7 +72,7 @@ def logits(config, *args):
     return mx.spmd(lambda model, *args: model(*args), mx.Mesh("x:1"), "")(made(config), *args).numpy()
 
 
-@pytest.mark.parametrize("name", some(VARIANTS, *list(VARIANTS)[1:3]))
+@pytest.mark.parametrize("name", some(VARIANTS, *list(VARIANTS)[1:3], "biases, norms of heads, scaled rotations"))
 def test_variants(name):
     config = replace(SMALL, keep="everything", **VARIANTS[name])
     value, grads = trained(config)
@@ -128,6 +133,22 @@ def test_parameters_are_counted_without_making_them():
 
 test_messages = pinned(
     {
+        "biases": (
+            mx.ArgumentError,
+            lambda: replace(SMALL, biases="al"),
+            """
+            there is no choice of biases 'al'.
+              fix: did you mean "all"?
+            """,
+        ),
+        "epsilon": (
+            mx.ArgumentError,
+            lambda: replace(SMALL, norm_epsilon=0.0),
+            """
+            norm_epsilon keeps a norm from dividing by nothing, and is 0.0.
+              fix: for example 1e-6.
+            """,
+        ),
         "positions": (
             mx.ArgumentError,
             lambda: replace(SMALL, positions="rotatory"),

@@ -30,13 +30,17 @@ def reference(layer, x, source, mask):
     """Multi-head attention by JAX alone, from the layer's parameters."""
     grouped = "kv_heads" in [d.name for d in layer.q.weight.dims]
 
-    def weights(linear):
-        w = linear.weight.numpy()
-        return w
+    def mapped(linear, x):
+        out = np.einsum("bld,d...->bl...", x, linear.weight.numpy())
+        return out if linear.bias is None else out + linear.bias.numpy()
 
-    q = np.einsum("bld,d...->bl...", x, weights(layer.q))
-    k = np.einsum("bld,d...->bl...", source, weights(layer.k))
-    v = np.einsum("bld,d...->bl...", source, weights(layer.v))
+    def normal(norm, x):
+        if norm is None:
+            return x
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + norm.epsilon) * norm.scale.numpy()
+
+    q, k = normal(layer.q_norm, mapped(layer.q, x)), normal(layer.k_norm, mapped(layer.k, source))
+    v = mapped(layer.v, source)
     if grouped:
         q = q.reshape(*q.shape[:2], -1, q.shape[-1])
     if k.ndim == 3:
@@ -47,7 +51,13 @@ def reference(layer, x, source, mask):
     w = jax.nn.softmax(jnp.asarray(scores), axis=-1)
     mixed = np.einsum("bhlm,bmhd->blhd", w, v)
     out = layer.out.weight.numpy().reshape(-1, d_model.size)
-    return mixed.reshape(*mixed.shape[:2], -1) @ out
+    mixed = mixed.reshape(*mixed.shape[:2], -1) @ out
+    return mixed if layer.out.bias is None else mixed + layer.out.bias.numpy()
+
+
+def uneven(layer):
+    """The layer with biases and norms that differ by place."""
+    return jax.tree.map(lambda x: x + 0.2 * np.sin(np.arange(x.size, dtype=np.float32)).reshape(x.shape), layer)
 
 
 def causal(n):
@@ -60,12 +70,14 @@ FORMS = {
     "grouped": dict(kv_heads=2),
     "bidirectional": dict(causal=False),
     "window": dict(window=5),
+    "biases of three": dict(biases=("q", "k", "v")),
+    "biases and norms": dict(biases=("q", "k", "v", "out"), norm_epsilon=0.1, kv_heads=2),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_equals_plain_jax(form):
-    layer = nn.Attention.init(KEY, d_model, heads, d_kv, **FORMS[form])
+    layer = uneven(nn.Attention.init(KEY, d_model, heads, d_kv, **FORMS[form]))
     x = inputs(batch, positions, d_model)
     n = positions.size
     mask = np.ones((n, n), bool) if form == "bidirectional" else causal(n)
@@ -90,10 +102,10 @@ def test_packed_segments_do_not_see_each_other():
     np.testing.assert_allclose(layer(x, segments=segments()).numpy(), wanted, atol=2e-5)
 
 
-@pytest.mark.parametrize("form", some([*FORMS, "rotary", "relative", "segments"], "grouped", "segments"))
+@pytest.mark.parametrize("form", some([*FORMS, "rotary", "relative", "segments"], "biases and norms", "segments"))
 def test_every_layout_gives_the_same(form):
     options = FORMS.get(form, {form: True} if form != "segments" else {})
-    layer = nn.Attention.init(KEY, d_model, heads, d_kv, **options)
+    layer = uneven(nn.Attention.init(KEY, d_model, heads, d_kv, **options))
 
     def fn(layer, x, s):
         return layer(x, segments=s if form == "segments" else None)

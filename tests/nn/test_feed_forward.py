@@ -1,5 +1,6 @@
 """The feed-forward layer, plain and gated; and dropout, on which it relies."""
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -13,7 +14,13 @@ from meshax.testing import layout_invariance
 
 batch, d_model, d_ff = mx.dims(batch=4, d_model=6, d_ff=10)
 KEY = jax.random.key(0)
-PLAIN = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu, "sigmoid": jax.nn.sigmoid}
+PLAIN = {
+    "relu": jax.nn.relu,
+    "gelu": jax.nn.gelu,
+    "gelu_exact": lambda x: jax.nn.gelu(x, approximate=False),
+    "silu": jax.nn.silu,
+    "sigmoid": jax.nn.sigmoid,
+}
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
@@ -24,6 +31,19 @@ def test_equals_plain_jax(activation, gated):
     inner = PLAIN[activation](x.numpy() @ layer.into.weight.numpy())
     inner = inner * (x.numpy() @ layer.gate.weight.numpy()) if gated else inner
     np.testing.assert_allclose(layer(x).numpy(), inner @ layer.out.weight.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_biases():
+    layer = nn.FeedForward.init(KEY, (d_model,), (d_ff,), gated=True, bias=True)
+    maps = layer.into, layer.gate, layer.out
+    biases = [np.sin(np.arange(linear.bias.size) + number).astype(np.float32) for number, linear in enumerate(maps)]
+    values = [mx.param(mx.tensor(array, linear.bias.dims)) for array, linear in zip(biases, maps, strict=True)]
+    layer = eqx.tree_at(lambda layer: (layer.into.bias, layer.gate.bias, layer.out.bias), layer, values)
+    x = numbers(batch, d_model)
+    into, gate = (x.numpy() @ one.weight.numpy() + b for one, b in zip(maps[:2], biases[:2], strict=True))
+    wanted = (jax.nn.relu(into) * gate) @ layer.out.weight.numpy() + biases[2]
+    np.testing.assert_allclose(layer(x).numpy(), wanted, rtol=1e-4, atol=1e-5)
+    assert layout_invariance(lambda layer, x: layer(x), layer, x, layouts=4 if WHOLE else 2)
 
 
 def test_every_layout_gives_the_same_with_dropout():

@@ -51,6 +51,18 @@ def test_a_stack_has_its_dim_first():
     np.testing.assert_allclose(mx.scan(body, x, square, over=layers)[0].numpy(), wanted, rtol=1e-4, atol=1e-6)
 
 
+def test_a_bias_begins_with_zeros_and_is_added():
+    layer = nn.Linear.init(KEY, (rows,), (heads, d_kv), (layers,), bias=True)
+    assert [d.name for d in layer.bias.dims] == ["layers", "heads", "d_kv"] and layer.bias.role == "param"
+    assert not layer.bias.numpy().any() and nn.Linear.init(KEY, (rows,), (cols,)).bias is None
+    plain, shift = nn.Linear.init(KEY, (rows,), (heads, d_kv)), numbers(heads, d_kv)
+    both = nn.Linear(plain.weight, plain.before, plain.after, mx.param(shift))
+    x = numbers(batch, rows)
+    np.testing.assert_allclose(both(x).numpy(), plain(x).numpy() + shift.numpy(), rtol=1e-5)
+    assert both(x.astype("bfloat16")).dtype == "bfloat16"
+    assert layout_invariance(lambda layer, x: layer(x), both, x, layouts=4 if WHOLE else 2)
+
+
 def test_parameters_are_cast_to_what_is_given():
     layer = nn.Linear.init(KEY, (rows,), (cols,))
     assert layer(numbers(batch, rows).astype("bfloat16")).dtype == "bfloat16" and layer.weight.dtype == "float32"

@@ -6,10 +6,11 @@ import pytest
 
 import meshax as mx
 from example_tensors import numbers
-from extent import WHOLE
+from extent import WHOLE, some
 from meshax import nn
-from meshax.nn.positions import RelativeBias, rotary, sinusoidal
+from meshax.nn.positions import RelativeBias, Rotation, rotary, sinusoidal
 from meshax.testing import layout_invariance
+from messages import pinned
 
 positions, memory, d_model, heads = mx.dims(positions=12, memory=9, d_model=8, heads=3)
 KEY = jax.random.key(0)
@@ -33,6 +34,72 @@ def test_rotations_see_distances_alone():
     turned = rotary(q, mx.arange(positions), "d_model").numpy()
     np.testing.assert_allclose(np.linalg.norm(turned, axis=1), np.linalg.norm(q.numpy(), axis=1), rtol=1e-5)
     np.testing.assert_allclose(turned[0], q.numpy()[0], atol=1e-6)
+
+
+def scaled_frequencies(kind, theta, factor, original, length, pairs):
+    """The published definitions, pair by pair."""
+    plain = [theta ** (-i / pairs) for i in range(pairs)]
+    if kind == "linear":
+        return [f / factor for f in plain]
+    if kind == "dynamic":
+        longer = (factor * max(length, original) / original - (factor - 1)) ** (2 * pairs / (2 * pairs - 2))
+        return [(theta * longer) ** (-i / pairs) for i in range(pairs)]
+    if kind == "llama3":
+        wanted = []
+        for f in plain:
+            wavelength = 2 * np.pi / f
+            smooth = (original / wavelength - 1) / (4 - 1)
+            between = (1 - smooth) * f / factor + smooth * f
+            wanted.append(f if wavelength < original / 4 else f / factor if wavelength > original else between)
+        return wanted
+    place = [2 * pairs * np.log(original / (beta * 2 * np.pi)) / (2 * np.log(theta)) for beta in (32, 1)]
+    low, high = max(np.floor(place[0]), 0), min(np.ceil(place[1]), 2 * pairs - 1)
+    ramp = [min(max((i - low) / (high - low), 0), 1) for i in range(pairs)]
+    return [f / factor * r + f * (1 - r) for f, r in zip(plain, ramp, strict=True)]
+
+
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn", "llama3"])
+@pytest.mark.parametrize("length", [20, 300])
+def test_scalings_are_as_published(kind, length):
+    rotation = Rotation(500.0, kind, factor=4.0, original=64)
+    got = rotation.frequencies(mx.Dim("d_kv", 16), length).numpy()
+    wanted = scaled_frequencies(kind, 500.0, 4.0, 64, length, 16)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    assert rotation.stretch == (pytest.approx(0.1 * np.log(4) + 1) if kind == "yarn" else 1)
+    turned = rotary(numbers(positions, d_model), mx.arange(positions), "d_model", rotation).numpy()
+    norms = np.linalg.norm(numbers(positions, d_model).numpy(), axis=1)
+    np.testing.assert_allclose(np.linalg.norm(turned, axis=1), norms * rotation.stretch, rtol=1e-5)
+
+
+test_messages = pinned(
+    {
+        "scaling": (
+            mx.ArgumentError,
+            lambda: Rotation(scaling="yarnn"),
+            """
+            there is no scaling 'yarnn' of rotations.
+              fix: did you mean "yarn"?
+            """,
+        ),
+        "factor": (
+            mx.ArgumentError,
+            lambda: Rotation(scaling="linear", factor=0.5),
+            """
+            rotations have a base above 1, and a factor of at least 1.
+              values: theta 10000.0, factor 0.5
+              fix: for example theta 10000 and factor 1.
+            """,
+        ),
+        "length": (
+            mx.ArgumentError,
+            lambda: Rotation(scaling="llama3", factor=8.0),
+            """
+            rotations scaled by 'llama3' start from a length, and there is none.
+              fix: give the length that the model was trained for.
+            """,
+        ),
+    }
+)
 
 
 def bucket(distance, buckets=32, farthest=128):
@@ -72,7 +139,9 @@ def test_a_stack_of_biases():
     assert [d.name for d in RelativeBias.init(KEY, (heads,), (layers,)).weight.dims] == ["layers", "distances", "heads"]
 
 
-@pytest.mark.parametrize("kind", ["sinusoidal", "rotary", "relative"])
+@pytest.mark.parametrize(
+    "kind", some(["sinusoidal", "rotary", "yarn", "llama3", "relative"], "rotary", "yarn", "relative")
+)
 def test_every_layout_gives_the_same(kind):
     bias = RelativeBias.init(KEY, (heads,))
 
@@ -80,7 +149,8 @@ def test_every_layout_gives_the_same(kind):
         at = mx.arange(positions)
         if kind == "relative":
             return bias(at, keys)
-        return sinusoidal(at, d_model) + x if kind == "sinusoidal" else rotary(x, at, "d_model")
+        scaled = Rotation(50.0, kind, 4.0, 8) if kind in ("yarn", "llama3") else None
+        return sinusoidal(at, d_model) + x if kind == "sinusoidal" else rotary(x, at, "d_model", scaled)
 
     assert layout_invariance(fn, bias, numbers(positions, d_model), mx.arange(memory), layouts=4 if WHOLE else 2)
 

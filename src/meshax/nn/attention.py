@@ -5,6 +5,7 @@ those of the head dims that they do not share. Everything else follows from name
 of queries the keys simply lack the dim. Which kernel computes it is decided in `attention_kernels.py`.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import equinox as eqx
@@ -18,7 +19,8 @@ from ..tensors import Tensor
 from .attention_kernels import Visibility, attend
 from .dropout import Dropout
 from .linear import Linear
-from .positions import RelativeBias, rotary
+from .norms import RMSNorm
+from .positions import RelativeBias, Rotation, rotary
 
 QUERIES, MEMORY = "positions", "memory"
 
@@ -38,7 +40,9 @@ class Attention(eqx.Module):
     dropout: Dropout
     causal: bool = eqx.field(static=True)
     window: int | None = eqx.field(static=True)
-    rotates: bool = eqx.field(static=True)
+    rotation: Rotation | None = eqx.field(static=True)
+    q_norm: RMSNorm | None = None
+    k_norm: RMSNorm | None = None
 
     @classmethod
     @operation
@@ -53,9 +57,11 @@ class Attention(eqx.Module):
         kv_heads: int | None = None,
         causal: bool = True,
         window: int | None = None,
-        rotary: bool = False,
+        rotary: bool | Rotation = False,
         relative: bool = False,
         dropout: float = 0.0,
+        biases: Collection[str] = (),
+        norm_epsilon: float | None = None,
     ) -> "Attention":
         """Makes one.
 
@@ -68,22 +74,26 @@ class Attention(eqx.Module):
             kv_heads: the heads of keys and values, if fewer: 1 for multi-query, a divisor of the heads for grouped.
             causal: whether a position sees only itself and those before it.
             window: how many positions back it sees, itself included.
-            rotary: whether queries and keys are turned by their positions.
+            rotary: whether queries and keys are turned by their positions, or how.
             relative: whether distances have a learned bias.
             dropout: of the attention weights.
+            biases: which of the maps "q", "k", "v" and "out" have a bias.
+            norm_epsilon: of an RMS norm over the queries and the keys of a head; None: they have none.
         """
         queries, keys = head_dims(heads, kv_heads)
         names = jax.random.split(key, 5)
+        norms = [None if norm_epsilon is None else RMSNorm.init((d_kv,), stack, norm_epsilon) for _ in range(2)]
         return cls(
-            Linear.init(names[0], (d_model,), (*queries, d_kv), stack),
-            Linear.init(names[1], (d_model,), (*keys, d_kv), stack),
-            Linear.init(names[2], (d_model,), (*keys, d_kv), stack),
-            Linear.init(names[3], (*queries, d_kv), (d_model,), stack),
+            Linear.init(names[0], (d_model,), (*queries, d_kv), stack, bias="q" in biases),
+            Linear.init(names[1], (d_model,), (*keys, d_kv), stack, bias="k" in biases),
+            Linear.init(names[2], (d_model,), (*keys, d_kv), stack, bias="v" in biases),
+            Linear.init(names[3], (*queries, d_kv), (d_model,), stack, bias="out" in biases),
             RelativeBias.init(names[4], queries, stack, both_ways=not causal) if relative else None,
             Dropout(dropout),
             causal,
             window,
-            rotary,
+            Rotation() if rotary is True else rotary or None,
+            *norms,
         )
 
     @operation
@@ -112,9 +122,12 @@ class Attention(eqx.Module):
         source = x if memory is None else memory
         k, v = self.k(source), self.v(source)
         length = QUERIES if own else MEMORY
-        if self.rotates:
-            q = rotary(q, at, self.q.after[-1])
-            k = rotary(k, at if own else arange(k.dim(MEMORY)), self.q.after[-1])
+        q = q if self.q_norm is None else self.q_norm(q)
+        k = k if self.k_norm is None else self.k_norm(k)
+        if self.rotation is not None:
+            how = self.q.after[-1], self.rotation, max(q.dim(QUERIES).size, k.dim(length).size)
+            q = rotary(q, at, *how)
+            k = rotary(k, at if own else arange(k.dim(MEMORY)), *how)
         visible = Visibility(self.causal and own, self.window, segments, segments if own else memory_segments)
         bias = None
         if self.relative is not None:

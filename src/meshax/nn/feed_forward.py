@@ -1,5 +1,7 @@
 """The feed-forward layer of a Transformer, plain or gated."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -13,7 +15,13 @@ from ..tensors import Tensor
 from .dropout import Dropout
 from .linear import Linear
 
-ACTIVATIONS = {"relu": relu, "gelu": gelu, "silu": silu, "sigmoid": sigmoid}
+ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
+    "relu": relu,
+    "gelu": gelu,  # by tanh
+    "gelu_exact": partial(gelu, approximate=False),
+    "silu": silu,
+    "sigmoid": sigmoid,
+}
 
 
 class FeedForward(eqx.Module):
@@ -39,16 +47,16 @@ class FeedForward(eqx.Module):
         activation: str = "relu",
         gated: bool = False,
         dropout: float = 0.0,
+        bias: bool = False,
     ) -> "FeedForward":
-        """Makes one from `outer` to `inner` dims and back."""
+        """Makes one from `outer` to `inner` dims and back, with a bias in every map or in none."""
         if activation not in ACTIVATIONS:
             raise ArgumentError(f"there is no activation {activation!r}.", fix=did_you_mean(activation, ACTIVATIONS))
         keys = jax.random.split(key, 3)
-        gate = Linear.init(keys[2], outer, inner, stack) if gated else None
-        return cls(
-            Linear.init(keys[0], outer, inner, stack), gate, Linear.init(keys[1], inner, outer, stack),
-            Dropout(dropout), activation,
-        )  # fmt: skip
+        gate = Linear.init(keys[2], outer, inner, stack, bias=bias) if gated else None
+        into = Linear.init(keys[0], outer, inner, stack, bias=bias)
+        out = Linear.init(keys[1], inner, outer, stack, bias=bias)
+        return cls(into, gate, out, Dropout(dropout), activation)
 
     @operation
     def __call__(self, x: Tensor, key: Any = None) -> Tensor:

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from ..dim import Dim, Dims
-from ..ops import einsum, gather
+from ..ops import einsum, gather, zeros
 from ..ops.randomness import truncated_normal
 from ..sources import operation
 from ..tensors import Tensor, param
@@ -22,7 +22,7 @@ def normal_parameter(key: Any, dims: Dims, deviation: float) -> Tensor:
 
 
 class Linear(eqx.Module):
-    """Maps some dims to others.
+    """Maps some dims to others, and adds a bias if it has one.
 
     Communication: a pending sum of the result if the dims mapped from are split.
     """
@@ -30,19 +30,24 @@ class Linear(eqx.Module):
     weight: Tensor
     before: tuple[str, ...] = eqx.field(static=True)
     after: tuple[str, ...] = eqx.field(static=True)
+    bias: Tensor | None = None
 
     @classmethod
     @operation
-    def init(cls, key: Any, before: Dims, after: Dims, stack: Dims = (), scale: float = 1.0) -> "Linear":
-        """Makes a map whose results vary as much as what it is given, times `scale`."""
+    def init(
+        cls, key: Any, before: Dims, after: Dims, stack: Dims = (), scale: float = 1.0, bias: bool = False
+    ) -> "Linear":
+        """Makes a map whose results vary as much as what it is given, times `scale`; a bias begins with zeros."""
         deviation = scale / math.sqrt(math.prod(d.size for d in before))
         weight = normal_parameter(key, (*stack, *before, *after), deviation)
-        return cls(weight, tuple(d.name for d in before), tuple(d.name for d in after))
+        names = tuple(d.name for d in before), tuple(d.name for d in after)
+        return cls(weight, *names, param(zeros((*stack, *after))) if bias else None)
 
     @operation
     def __call__(self, x: Tensor) -> Tensor:
         """Applies the map."""
-        return einsum(x, self.weight.astype(x.dtype), over=self.before)
+        out = einsum(x, self.weight.astype(x.dtype), over=self.before)
+        return out if self.bias is None else out + self.bias.astype(x.dtype)
 
 
 class Embedding(eqx.Module):

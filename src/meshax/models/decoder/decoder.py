@@ -17,7 +17,7 @@ from ...nn import Attention, Dropout, Embedding, FeedForward, LayerNorm, Linear,
 from ...nn.attention import head_dims
 from ...nn.feed_forward import ACTIVATIONS
 from ...nn.losses import perplexity
-from ...nn.positions import sinusoidal
+from ...nn.positions import Rotation, sinusoidal
 from ...ops import arange, einsum
 from ...ops.operands import recomputing
 from ...tensors import Tensor
@@ -46,6 +46,7 @@ GLOSSARY = Dim.declare(
 POSITIONS = ("rotary", "sinusoidal", "learned", "relative", "none")
 DTYPES = ("bfloat16", "float16", "float32")
 NORMS: dict[str, Any] = {"rms": RMSNorm, "layer": LayerNorm}
+BIASES = {"none": (), "qkv": ("q", "k", "v"), "attention": ("q", "k", "v", "out"), "all": ("q", "k", "v", "out")}
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,26 @@ class DecoderConfig:
     layers: int = 6  # of attention and feed-forward
     vocab: int = 32768  # subwords at most
     kv_heads: int | None = None  # groups of heads that share keys; none: each head has its own
-    activation: str = "relu"  # relu, gelu or silu
+    activation: str = "relu"  # relu, gelu, gelu_exact, silu or sigmoid
     gated: bool = False  # whether a second feed-forward map gates the first, as in SwiGLU
     norm: str = "rms"  # or layer
     positions: str = "sinusoidal"  # how places are told apart: rotary, sinusoidal, learned, relative or none
     max_length: int = 2048  # of learned positions
     window: int | None = None  # how many tokens back attention sees; none: all
     tied: bool = False  # one matrix for the embedding and the logits
+    biases: str = "none"  # which linear maps add one: none, qkv, attention (the map out of it too) or all
+    qk_norm: bool = False  # whether queries and keys are normalised, head by head
+    norm_epsilon: float = 1e-6  # what keeps a norm from dividing by nothing
+    embedding_scale: float = 1.0  # what embeddings are multiplied by
+    logits_scale: float | None = None  # what logits are multiplied by; none: 1, or 1 / sqrt(d_model) if tied
+    rope_theta: float = 10_000.0  # the base of rotary positions
+    rope_scaling: str = "none"  # how rotations reach beyond the length of training: none, linear, dynamic, yarn, llama3
+    rope_factor: float = 1.0  # of the scaling: how many times longer
+    rope_original: int = 0  # of the scaling: the length of training
+    rope_low: float = 0.0  # of yarn, llama3: turns within that length up to which pairs are slowed down; 0: the usual
+    rope_high: float = 0.0  # of yarn, llama3: turns from which on they are not; 0: the usual
+    rope_attention: float = 0.0  # of yarn: what queries and keys are multiplied by; 0: what suits the factor
+    rope_whole: bool = True  # of yarn: whether the passage between the two begins and ends with whole pairs
     dropout: float = 0.0  # the share of activations that are dropped
     label_smoothing: float = 0.0  # the share of probability that goes to all tokens alike
     z_loss: float = 0.0  # the weight of a loss that keeps logits small
@@ -84,14 +98,26 @@ class DecoderConfig:
             ("remat policy", self.keep, tuple(KEEP)),
             ("activation", self.activation, tuple(ACTIVATIONS)),
             ("floating dtype", self.dtype, DTYPES),
+            ("choice of biases", self.biases, tuple(BIASES)),
         ):
             if value not in known:
                 raise ArgumentError(f"there is no {what} {value!r}.", fix=did_you_mean(value, known))
         check_layers_as(self.layers_as)
+        self.rotation()
+        if not self.norm_epsilon > 0:
+            raise ArgumentError(
+                f"norm_epsilon keeps a norm from dividing by nothing, and is {self.norm_epsilon}.",
+                fix="for example 1e-6.",
+            )
         if not 0 <= self.dropout < 1:
             raise ArgumentError(
                 f"a dropout rate is at least 0 and less than 1, not {self.dropout}.", fix="for example 0.1."
             )
+
+    def rotation(self) -> Rotation:
+        """Returns how queries and keys are turned, where positions are rotary."""
+        extent = self.rope_factor, self.rope_original, self.rope_low, self.rope_high
+        return Rotation(self.rope_theta, self.rope_scaling, *extent, self.rope_attention, self.rope_whole)
 
     def make(self, key: Any) -> "Decoder":
         """Makes a model, the same under every layout."""
@@ -130,18 +156,20 @@ class Layer(eqx.Module):
     def init(cls, key: Any, config: DecoderConfig, stack: Dims) -> "Layer":
         """Makes the layers of a stack at once."""
         d, (first, second) = config.dims(), jax.random.split(key)
-        norm = NORMS[config.norm]
+        norms = [NORMS[config.norm].init((d["d_model"],), stack, config.norm_epsilon) for _ in range(2)]
         return cls(
-            norm.init((d["d_model"],), stack),
+            norms[0],
             Attention.init(
                 first, d["d_model"], d["heads"], d["d_kv"], stack,
                 kv_heads=config.kv_heads, window=config.window, dropout=config.dropout,
-                rotary=config.positions == "rotary", relative=config.positions == "relative",
+                rotary=config.positions == "rotary" and config.rotation(),
+                relative=config.positions == "relative",
+                biases=BIASES[config.biases], norm_epsilon=config.norm_epsilon if config.qk_norm else None,
             ),
-            norm.init((d["d_model"],), stack),
+            norms[1],
             FeedForward.init(
                 second, (d["d_model"],), (d["d_ff"],), stack,
-                activation=config.activation, gated=config.gated, dropout=config.dropout,
+                activation=config.activation, gated=config.gated, dropout=config.dropout, bias=config.biases == "all",
             ),
             Dropout(config.dropout),
         )  # fmt: skip
@@ -176,7 +204,7 @@ class Decoder(eqx.Module):
             Embedding.init(keys[0], words, width),
             Embedding.init(keys[3], places, width, scale=0.02) if config.positions == "learned" else None,
             arranged(Layer.init(keys[1], config, (d["layers"],)), config.layers_as),
-            NORMS[config.norm].init(width),
+            NORMS[config.norm].init(width, epsilon=config.norm_epsilon),
             None if config.tied else Linear.init(keys[2], width, (words,)),
             config,
         )
@@ -195,6 +223,7 @@ class Decoder(eqx.Module):
         config = self.config
         at = arange(tokens.dim("length")) if positions is None else positions
         x = self.embedding(tokens, config.dtype)
+        x = x if config.embedding_scale == 1.0 else x * config.embedding_scale
         if config.positions == "sinusoidal":
             x = x + sinusoidal(at, Dim("d_model", config.d_model)).astype(x.dtype)
         elif self.learned is not None:
@@ -214,8 +243,12 @@ class Decoder(eqx.Module):
         x = self.norm(x).rename(length="positions")
         with recomputing(True):  # a stored matrix is gathered once: the backward pass begins with it
             if self.logits is not None:
-                return self.logits(x)
-            return einsum(x, self.embedding.weight.astype(x.dtype), over="d_model") * (config.d_model**-0.5)
+                logits, usual = self.logits(x), 1.0
+            else:
+                logits = einsum(x, self.embedding.weight.astype(x.dtype), over="d_model")
+                usual = config.d_model**-0.5
+        scale = usual if config.logits_scale is None else config.logits_scale
+        return logits if scale == 1.0 else logits * scale
 
     def loss(self, batch: dict[str, Tensor], key: Any = None) -> tuple[Tensor, Tensor]:
         """Returns the summed cross entropy of a batch in nats, and the number of tokens it is a sum over.
