@@ -41,6 +41,30 @@ class LanguageModel(Model, Protocol):
         """Returns the logits of the next token at every place, [batch, positions, vocab], of [batch, length]."""
 
 
+class CachingModel(LanguageModel, Protocol):
+    """A language model that keeps what it has computed of the tokens before: text is written one token at a time.
+
+    A slot is a place for a text, each at a position of its own. `slots` are the dims of the slots: `batch`, and for
+    beams one more. What is kept is the model's own affair: a tree of tensors that all have the dims of the slots.
+    """
+
+    def empty_cache(self, slots: Dims, places: int, page: int) -> Any:
+        """Makes room for texts of so many tokens at most, in pages of so many."""
+
+    def prefill(self, tokens: Tensor, lengths: Tensor, cache: Any) -> Any:
+        """Returns the cache of the beginnings of texts: [slots.., length], of which so many tokens each count."""
+
+    def step(self, tokens: Tensor, at: Tensor, cache: Any, num_pages: int) -> tuple[Tensor, Any]:
+        """Returns the logits of the next token of each slot, [slots.., vocab], and the cache with the token added.
+
+        Args:
+            tokens: the token of each slot, [slots..].
+            at: where it stands in its text, [slots..].
+            cache: what is kept of the tokens before.
+            num_pages: how many pages may be read: no text reaches further.
+        """
+
+
 class ModelConfig(Protocol):
     """A frozen dataclass of numbers, words and switches: all that a model is made from."""
 

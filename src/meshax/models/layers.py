@@ -17,6 +17,7 @@ from ..errors import ArgumentError, did_you_mean
 from ..layout import current
 from ..ops import remat, scan
 from ..ops.control import slices_along
+from ..ops.operands import compute
 from ..tensors import Tensor, is_tensor
 from .recomputation import KEEP
 
@@ -70,6 +71,50 @@ def go_through(
     for number, layer in enumerate(layers):
         x, _ = recomputed(x, (layer, number))
     return x
+
+
+def go_through_cached(
+    layers: Any, x: Tensor, cache: Any, step: Callable[[Any, Tensor, Any], tuple[Tensor, Any]], over: str = "layers"
+) -> tuple[Tensor, Any]:
+    """Calls `step(layer, x, cache)` for one layer after the other, and returns the last result and the new caches.
+
+    Args:
+        layers: what `arranged` returned.
+        x: what the first layer gets.
+        cache: a tree of tensors for each layer of a tuple, or one in which all have the dim of the stack first.
+        step: applies a layer to a token and to what its cache holds.
+        over: the dim of a stack.
+    """
+    if isinstance(layers, tuple):
+        kept = []
+        for layer, own in zip(layers, cache, strict=True):
+            x, own = step(layer, x, own)
+            kept.append(own)
+        return x, tuple(kept)
+
+    def body(carry: Any, numbered: Any) -> Any:
+        (x, every), (layer, number) = carry, numbered
+        x, own = step(layer, x, _mapped(lambda stack: _taken(stack, number), every))
+        return (x, _mapped(lambda stack, new: _replaced(stack, new, number), every, own)), None
+
+    dim = _stack_dim(layers, over)
+    return scan(body, (x, cache), (layers, jnp.arange(dim.size)), over=dim)[0]
+
+
+def _mapped(fn: Callable[..., Tensor], *trees: Any) -> Any:
+    return jax.tree.map(fn, *trees, is_leaf=is_tensor)
+
+
+def _taken(stack: Tensor, number: Any) -> Tensor:
+    """Returns one layer's part of a stack, of which the first dim is that of the layers."""
+    take = lambda array: jax.lax.dynamic_index_in_dim(array, number, 0, keepdims=False)  # noqa: E731
+    return Tensor(compute(take, [stack]), stack.dims[1:])
+
+
+def _replaced(stack: Tensor, new: Tensor, number: Any) -> Tensor:
+    """Returns the stack with one layer's part replaced, where it is: nothing else of it is copied."""
+    put = lambda array, part: jax.lax.dynamic_update_index_in_dim(array, part, number, 0)  # noqa: E731
+    return Tensor(compute(put, [stack, new]), stack.dims)
 
 
 def _stack_dim(layers: Any, over: str) -> Dim:

@@ -17,6 +17,7 @@ from ..ops import arange
 from ..sources import operation
 from ..tensors import Tensor
 from .attention_kernels import Visibility, attend
+from .cache import Filling, KeyValues, Stepping
 from .dropout import Dropout
 from .linear import Linear
 from .norms import RMSNorm
@@ -118,25 +119,42 @@ class Attention(eqx.Module):
             key: for dropout.
         """
         at = arange(x.dim(QUERIES)) if positions is None else positions
-        q, own = self.q(x), memory is None
+        own = memory is None
         source = x if memory is None else memory
-        k, v = self.k(source), self.v(source)
         length = QUERIES if own else MEMORY
-        q = q if self.q_norm is None else self.q_norm(q)
-        k = k if self.k_norm is None else self.k_norm(k)
-        if self.rotation is not None:
-            how = self.q.after[-1], self.rotation, max(q.dim(QUERIES).size, k.dim(length).size)
-            q = rotary(q, at, *how)
-            k = rotary(k, at if own else arange(k.dim(MEMORY)), *how)
+        there = at if own else arange(source.dim(MEMORY))
+        q, k, v = self._projected(x, source, at, there, max(x.dim(QUERIES).size, source.dim(length).size))
         visible = Visibility(self.causal and own, self.window, segments, segments if own else memory_segments)
-        bias = None
-        if self.relative is not None:
-            there = at if own else arange(source.dim(MEMORY))
-            bias = (self.relative, at, there)
+        bias = None if self.relative is None else (self.relative, at, there)
         mixed = attend(
             q, k, v, d_kv=self.q.after[-1], length=length, visible=visible, bias=bias, dropout=self.dropout, key=key
         )
         return self.out(mixed)
+
+    @operation
+    def cached(self, x: Tensor, cache: Filling | Stepping, positions: Tensor) -> tuple[Tensor, KeyValues]:
+        """Attends to what a cache holds and to x itself, which the cache takes in.
+
+        Args:
+            x: what asks, [slots.., positions, d_model].
+            cache: what is kept of the tokens before.
+            positions: where each token of x stands.
+        """
+        q, k, v = self._projected(x, x, positions, positions, cache.store.places)
+        mixed, kept = cache.attend(q, k, v, positions, d_kv=self.q.after[-1], window=self.window, bias=self.relative)
+        return self.out(mixed), kept
+
+    def _projected(
+        self, x: Tensor, source: Tensor, at: Tensor, there: Tensor, length: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns queries, keys and values, turned by their positions in examples of some length."""
+        q, k, v = self.q(x), self.k(source), self.v(source)
+        q = q if self.q_norm is None else self.q_norm(q)
+        k = k if self.k_norm is None else self.k_norm(k)
+        if self.rotation is not None:
+            how = self.q.after[-1], self.rotation, length
+            q, k = rotary(q, at, *how), rotary(k, there, *how)
+        return q, k, v
 
 
 def head_dims(heads: Dim, kv_heads: int | None) -> tuple[Dims, Dims]:

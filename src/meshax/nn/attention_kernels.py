@@ -25,7 +25,7 @@ from ..sources import operation
 from ..tensors import Tensor
 from .dropout import Dropout
 
-_HIDDEN = -1e9
+HIDDEN = -1e9
 _BLOCK = 128  # positions that JAX's kernel for TPUs takes at once
 _TOO_OLD = ("TPU v2", "TPU v3")  # for that kernel
 _QUERIES, _MEMORY = "positions", "memory"
@@ -92,12 +92,12 @@ def attend(
         return _cudnn(q, k, v, d_kv, visible)
     if bias is None and not drops and visible.window is None and _has_flash(q, k):
         return _flash(q, k, v, d_kv, visible)
-    scores = _match(q, k, d_kv)
+    scores = match(q, k, d_kv)
     if bias is not None:
         relative, queries_at, keys_at = bias
         scores = scores + relative(queries_at, _as_memory(keys_at))
     seen = visible.mask(arange(q.dim(_QUERIES)), arange(k.dim(_MEMORY)), _as_memory(visible.memory_segments))
-    scores = scores if seen is None else where(seen, scores, _HIDDEN)
+    scores = scores if seen is None else where(seen, scores, HIDDEN)
     weights = softmax(scores, over=_MEMORY).astype(v.dtype)
     return transpose(einsum(dropout(weights, key), v, over=_MEMORY), q.dims)
 
@@ -115,7 +115,7 @@ def _check_dims(q: Tensor, others: dict[str, Tensor | None]) -> None:
             )
 
 
-def _match(q: Tensor, k: Tensor, d_kv: str) -> Tensor:
+def match(q: Tensor, k: Tensor, d_kv: str) -> Tensor:
     """Returns how well keys match queries, stored as the product yields them.
 
     In any other order this product and the next would transpose the largest tensor of a layer.
@@ -246,9 +246,9 @@ def _ring(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, parts
 
     def turn(carry: Any, _: Any) -> Any:
         highest, total, mean, k, v, there, there_segments = carry
-        scores = _match(asking, k, d_kv)
+        scores = match(asking, k, d_kv)
         seen = rule.mask(at, there, there_segments)
-        scores = scores if seen is None else where(seen, scores, _HIDDEN)
+        scores = scores if seen is None else where(seen, scores, HIDDEN)
         now = maximum(highest, max_(scores, keys))
         weights = exp(scores - now)
         kept = exp(highest - now)

@@ -4,7 +4,7 @@ The layers are made as one module whose parameters have the dim `layers`, and th
 pass recomputes what the remat policy does not keep.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,14 +15,16 @@ from ...dim import Dim, Dims
 from ...errors import ArgumentError, did_you_mean
 from ...nn import Attention, Dropout, Embedding, FeedForward, LayerNorm, Linear, RMSNorm, cross_entropy
 from ...nn.attention import head_dims
+from ...nn.cache import Filling, KeyValues, Stepping
 from ...nn.feed_forward import ACTIVATIONS
 from ...nn.losses import perplexity
 from ...nn.positions import Rotation, sinusoidal
-from ...ops import arange, einsum
+from ...ops import arange, broadcast, einsum
+from ...ops import sum as sum_
 from ...ops.operands import recomputing
 from ...tensors import Tensor
 from ..contract import shape_of
-from ..layers import arranged, check_layers_as, go_through
+from ..layers import arranged, check_layers_as, go_through, go_through_cached
 from ..recomputation import KEEP
 
 GLOSSARY = Dim.declare(
@@ -177,11 +179,21 @@ class Layer(eqx.Module):
     def __call__(self, x: Tensor, segments: Tensor | None, at: Tensor | None, key: Any = None) -> Tensor:
         """Applies one layer to the stream."""
         keys = (None,) * 4 if key is None else jax.random.split(key, 4)
-        inner = self.attention_norm(x).rename(length="positions")
-        out = self.attention(inner, segments=segments, positions=at, key=keys[0])
+
+        def attend(inner: Tensor) -> tuple[Tensor, None]:
+            return self.attention(inner, segments=segments, positions=at, key=keys[0]), None
+
+        return self._applied(x, attend, keys)[0]
+
+    def cached(self, x: Tensor, cache: Any, at: Tensor) -> tuple[Tensor, Any]:
+        """Applies one layer to tokens that a cache takes in."""
+        return self._applied(x, lambda inner: self.attention.cached(inner, cache, at), (None,) * 4)
+
+    def _applied(self, x: Tensor, attend: Callable[[Tensor], tuple[Tensor, Any]], keys: Any) -> tuple[Tensor, Any]:
+        out, kept = attend(self.attention_norm(x).rename(length="positions"))
         x = x + self.dropout(out.rename(positions="length"), keys[1])
         inner = self.feed_forward_norm(x).rename(length="positions")
-        return x + self.dropout(self.feed_forward(inner, keys[2]).rename(positions="length"), keys[3])
+        return x + self.dropout(self.feed_forward(inner, keys[2]).rename(positions="length"), keys[3]), kept
 
 
 class Decoder(eqx.Module):
@@ -220,8 +232,60 @@ class Decoder(eqx.Module):
             positions: the place of each token in its document; by default counted from 0.
             key: for dropout.
         """
-        config = self.config
         at = arange(tokens.dim("length")) if positions is None else positions
+        x = self._embedded(tokens, at)
+        seen = None if segments is None else segments.rename(length="positions")
+        there = at.rename(length="positions")
+
+        def step(layer: Layer, x: Tensor, number: Any) -> Tensor:
+            return layer(x, seen, there, None if key is None else jax.random.fold_in(key, number))
+
+        return self._predicted(go_through(self.layers, x, step, self.config.keep))
+
+    def empty_cache(self, slots: Dims, places: int, page: int) -> Any:
+        """Makes room for the keys and values of texts; where layers see only a window, for that of the window."""
+        config, is_stack = self.config, not isinstance(self.layers, tuple)
+        d = config.dims()
+        heads = head_dims(d["heads"], config.kv_heads)[1]
+        places = places if config.window is None else min(places, config.window)
+
+        def empty(*stack: Dim) -> KeyValues:
+            return KeyValues.empty(slots, heads, d["d_kv"], places, page, config.dtype, stack)
+
+        return empty(d["layers"]) if is_stack else tuple(empty() for _ in range(config.layers))
+
+    def prefill(self, tokens: Tensor, lengths: Tensor, cache: Any) -> Any:
+        """Returns a cache that holds the beginnings of texts: [slots.., length], of which so many tokens each count."""
+        at = arange(tokens.dim("length"))
+
+        def step(layer: Layer, x: Tensor, own: KeyValues) -> tuple[Tensor, KeyValues]:
+            return layer.cached(x, Filling(own, lengths), at.rename(length="positions"))
+
+        return go_through_cached(self.layers, self._embedded(tokens, at), cache, step)[1]
+
+    def step(self, tokens: Tensor, at: Tensor, cache: Any, num_pages: int) -> tuple[Tensor, Any]:
+        """Returns the logits of the next token of each slot, and the cache with the token that is there now.
+
+        Args:
+            tokens: the token of each slot, [slots..].
+            at: where it stands in its text, [slots..].
+            cache: what is kept of the tokens before.
+            num_pages: how many pages are read, at most: what later ones hold is not seen.
+        """
+        one = Dim("length", 1)
+        here = broadcast(at, (*at.dims, one))
+
+        def step(layer: Layer, x: Tensor, own: KeyValues) -> tuple[Tensor, KeyValues]:
+            pages = min(num_pages, own.keys.dim("pages").size)
+            return layer.cached(x, Stepping(own, at, pages), here.rename(length="positions"))
+
+        x = self._embedded(broadcast(tokens, (*tokens.dims, one)), here)
+        x, cache = go_through_cached(self.layers, x, cache, step)
+        return sum_(self._predicted(x), "positions"), cache
+
+    def _embedded(self, tokens: Tensor, at: Tensor) -> Tensor:
+        """Returns the stream at its beginning."""
+        config = self.config
         x = self.embedding(tokens, config.dtype)
         x = x if config.embedding_scale == 1.0 else x * config.embedding_scale
         if config.positions == "sinusoidal":
@@ -233,14 +297,11 @@ class Decoder(eqx.Module):
                     fix="choose a greater max_length, or shorter examples.",
                 )
             x = x + self.learned(at, config.dtype)
-        seen = None if segments is None else segments.rename(length="positions")
-        there = at.rename(length="positions")
+        return x
 
-        def step(layer: Layer, x: Tensor, number: Any) -> Tensor:
-            return layer(x, seen, there, None if key is None else jax.random.fold_in(key, number))
-
-        x = go_through(self.layers, x, step, config.keep)
-        x = self.norm(x).rename(length="positions")
+    def _predicted(self, x: Tensor) -> Tensor:
+        """Returns the logits at the end of the stream."""
+        config, x = self.config, self.norm(x).rename(length="positions")
         with recomputing(True):  # a stored matrix is gathered once: the backward pass begins with it
             if self.logits is not None:
                 logits, usual = self.logits(x), 1.0

@@ -1,0 +1,154 @@
+"""Keys and values that are kept, so that the next token need not compute those of the tokens before it again.
+
+A cache has slots, one for each text that is being written, and in each slot places for tokens, cut into pages: its dims
+are [slots.., (kv_heads), pages, memory, d_kv]. The layout places them by name as it places everything: heads split over
+an axis are read by all its processors at once, and so is a split `memory`, of which each processor holds a part of
+every page. Pages are never split, so that a program may read the first few alone.
+
+The token at position n stands at place n mod (number of places): where the layers see only a window, the newest take
+the places of those that are out of sight. What place holds which position follows from the position of the newest
+token of the slot, so places are never cleared.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..compat import Array
+from ..dim import Dim, Dims, without
+from ..layout import current
+from ..ops import arange, einsum, gather, softmax, transpose, where, zeros
+from ..ops import slice as slice_
+from ..ops import sum as sum_
+from ..ops.operands import compute
+from ..sources import operation
+from ..tensors import Tensor
+from .attention_kernels import HIDDEN, Visibility, attend, match
+from .dropout import Dropout
+
+PAGES, MEMORY, QUERIES = "pages", "memory", "positions"
+
+
+class KeyValues(eqx.Module):
+    """The keys and values of a layer, or of a stack of them: [(layers), slots.., (kv_heads), pages, memory, d_kv]."""
+
+    keys: Tensor
+    values: Tensor
+
+    @classmethod
+    def empty(
+        cls, slots: Dims, heads: Dims, d_kv: Dim, places: int, page: int, dtype: Any, stack: Dims = ()
+    ) -> "KeyValues":
+        """Makes an empty cache.
+
+        Args:
+            slots: the dims of the texts; `batch`, and for beams one more.
+            heads: the heads of keys and values.
+            d_kv: the size of a head.
+            places: how many tokens there is to be room for, at least.
+            page: how many of them a page holds.
+            dtype: of the numbers.
+            stack: dims of layers made at once.
+
+        Communication: none.
+        """
+        shape = (*stack, *slots, *heads, Dim(PAGES, -(-places // page)), Dim(MEMORY, page), d_kv)
+        return cls(zeros(shape, dtype), zeros(shape, dtype))
+
+    @property
+    def places(self) -> int:
+        """How many tokens there is room for."""
+        return self.keys.dim(PAGES).size * self.keys.dim(MEMORY).size
+
+
+class Filling(eqx.Module):
+    """A cache that takes in the beginnings of texts, whole: [slots.., positions], each of a length of its own."""
+
+    store: KeyValues
+    lengths: Tensor
+
+    @operation
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, at: Tensor, *, d_kv: str, window: int | None, bias: Any
+    ) -> tuple[Tensor, KeyValues]:
+        """Attends as without a cache, and keeps the last keys and values that there are places for."""
+        visible = Visibility(True, window, None, None)
+        biased = None if bias is None else (bias, at, at)
+        mixed = attend(q, k, v, d_kv=d_kv, length=QUERIES, visible=visible, bias=biased, dropout=Dropout(0.0))
+        held = positions_held(self.store.keys, self.lengths - 1)
+        keys, values = (
+            transpose(gather(new, held, QUERIES), old.dims)
+            for new, old in ((k, self.store.keys), (v, self.store.values))
+        )
+        return mixed, KeyValues(keys.astype(self.store.keys.dtype), values.astype(self.store.values.dtype))
+
+
+class Stepping(eqx.Module):
+    """A cache that takes in one token of each text, and is asked by it: [slots.., positions:1]."""
+
+    store: KeyValues
+    at: Tensor  # where the token of each slot stands in its text, [slots..]
+    num_pages: int = eqx.field(static=True)  # how many pages are read: the others hold nothing yet
+
+    @operation
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, at: Tensor, *, d_kv: str, window: int | None, bias: Any
+    ) -> tuple[Tensor, KeyValues]:
+        """Writes the token's keys and values, and attends to all that are there.
+
+        Communication: none, unless `memory` is split: then all-reduces of a maximum and a sum for each head, and a
+        pending sum of the result.
+        """
+        keys, values = _write(self.store.keys, k, self.at), _write(self.store.values, v, self.at)
+        read_keys, read_values = (slice_(x, PAGES, 0, self.num_pages) for x in (keys, values))
+        scores = match(read_keys, q * (q.dim(d_kv).size ** -0.5), d_kv)  # this way round the keys stay as they are
+        there = slice_(positions_held(keys, self.at), PAGES, 0, self.num_pages)
+        if bias is not None:
+            scores = scores + bias(at, there)
+        seen = there >= 0
+        if window is not None:
+            seen = seen & (self.at - there < window)
+        weights = softmax(where(seen, scores, HIDDEN), over=(PAGES, MEMORY)).astype(values.dtype)
+        mixed = einsum(weights, read_values, over=(PAGES, MEMORY))
+        return transpose(mixed, q.dims), KeyValues(keys, values)
+
+
+def positions_held(cache: Tensor, newest: Tensor) -> Tensor:
+    """Returns the position of the token at each place, [slots.., pages, memory]; negative where there is none.
+
+    Args:
+        cache: keys or values.
+        newest: the position of the last token of each slot; -1 if there is none.
+    """
+    pages, memory = cache.dim(PAGES), cache.dim(MEMORY)
+    place = arange(pages) * memory.size + arange(memory)
+    return newest - (newest - place) % (pages.size * memory.size)
+
+
+def _write(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
+    """Puts one token into each slot at its own place. The rest of the cache stays where it is: nothing is copied."""
+    pages, memory = cache.dim(PAGES), cache.dim(MEMORY)
+    token = transpose(sum_(new, QUERIES), without(cache.dims, (pages, memory))).astype(cache.dtype)
+    place = at % (pages.size * memory.size)
+    is_split = bool(current().placement(cache.dims).of(memory))
+
+    def put(cache: Array, token: Array, page: Array, place: Array, there: Array) -> Array:
+        def put_one(cache: Array, token: Array, page: Array, place: Array) -> Array:
+            inside = place - there[0]
+            start = [0] * (cache.ndim - 3) + [page, jnp.clip(inside, 0, cache.shape[-2] - 1), 0]
+            token = token[..., None, None, :]
+            if is_split:
+                before = lax.dynamic_slice(cache, start, token.shape)
+                token = jnp.where((inside >= 0) & (inside < cache.shape[-2]), token, before)
+            return lax.dynamic_update_slice(cache, token, start)
+
+        flat = [x.reshape(-1, *x.shape[len(at.dims) :]) for x in (cache, token, page, place)]
+        if flat[0].shape[0] == 1:  # a plain update in place; many are a scatter
+            return put_one(*(x[0] for x in flat)).reshape(cache.shape)
+        return jax.vmap(put_one)(*flat).reshape(cache.shape)
+
+    operands = [cache, token, place // memory.size, place % memory.size, arange(memory)]
+    return Tensor(compute(put, operands), cache.dims)
