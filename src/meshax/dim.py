@@ -172,9 +172,7 @@ def find(shape: Sequence[Dim], some: DimLike) -> Dim:
                 )
             return dim
     raise ShapeError(
-        f"there is no dim {name!r} here.",
-        values=show(shape),
-        fix=did_you_mean(str(name), [dim.name for dim in shape]),
+        f"there is no dim {name!r} here.", values=show(shape), fix=did_you_mean(str(name), [dim.name for dim in shape])
     )
 
 

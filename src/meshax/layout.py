@@ -56,15 +56,11 @@ class Layout:
         """Returns the rules for tensors of a role: the main ones, then the role's."""
         merged = dict(self.rules)
         added = {"param": self.params, "optimizer": self.optimizer}.get(role or "", ())
-        for dim, axes in added:
-            merged[dim] = merged.get(dim, ()) + axes
-        return merged
+        return merged | {dim: merged.get(dim, ()) + axes for dim, axes in added}
 
     def all_rules(self) -> Iterator[tuple[str, Axes]]:
         """Iterates over the rules of all roles."""
-        yield from self.rules
-        yield from self.params
-        yield from self.optimizer
+        return iter(self.rules + self.params + self.optimizer)
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:
@@ -77,10 +73,8 @@ class Layout:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        parts = [f'"{_show_rules(self.rules)}"']
-        parts += [
-            f'{name}="{_show_rules(r)}"' for name, r in (("params", self.params), ("optimizer", self.optimizer)) if r
-        ]
+        roles = (("params", self.params), ("optimizer", self.optimizer))
+        parts = [f'"{_show_rules(self.rules)}"', *(f'{name}="{_show_rules(r)}"' for name, r in roles if r)]
         return f"Layout({', '.join(parts)})"
 
 
@@ -240,9 +234,8 @@ class Setting:
         problems = []
         for dim, axes in self.layout.all_rules():
             rule = _show_rules([(dim, axes)])
-            for axis in axes:
-                if axis not in self.mesh.axes:
-                    problems.append(f'"{rule}": no mesh axis {axis!r}; {did_you_mean(axis, self.mesh.axes)}')
+            unknown = [axis for axis in axes if axis not in self.mesh.axes]
+            problems += [f'"{rule}": no mesh axis {axis!r}; {did_you_mean(axis, self.mesh.axes)}' for axis in unknown]
             if dim not in known_names():
                 problems.append(f'"{rule}": no dim {dim!r} was ever made; {did_you_mean(dim, known_names())}')
         for role in ROLES:
@@ -281,10 +274,8 @@ class Setting:
 
     def _raise_collision(self, shape: Dims, role: str | None, operands: Sequence[Dims]) -> None:
         rules = self._rules[role]
-        owners: dict[str, list[str]] = {}
-        for dim in shape:
-            for axis in rules.get(dim.name, ()):
-                owners.setdefault(axis, []).append(dim.name)
+        axes = dict.fromkeys(axis for dim in shape for axis in rules.get(dim.name, ()))
+        owners = {axis: [dim.name for dim in shape if axis in rules.get(dim.name, ())] for axis in axes}
         shared = [f"{' and '.join(map(repr, dims))} over {axis!r}" for axis, dims in owners.items() if len(dims) > 1]
         where = "one tensor" if not operands else "the operands of one operation"
         values = " and ".join(show(dims, [rules.get(d.name, ()) for d in dims]) for dims in operands or [shape])

@@ -29,12 +29,7 @@ class Mesh:
     size: int
 
     def __init__(
-        self,
-        spec: str,
-        devices: Sequence[Any] | None = None,
-        *,
-        abstract: bool = False,
-        topology: str | None = None,
+        self, spec: str, devices: Sequence[Any] | None = None, *, abstract: bool = False, topology: str | None = None
     ):
         """Arranges the devices.
 
@@ -71,9 +66,8 @@ class Mesh:
             self.jax_mesh: Any = AbstractMesh(shape, names, axis_types=types)
         else:
             _check_enough(self.axes, self.size, available, topology)
-            self.jax_mesh = jax.sharding.Mesh(
-                _arrange(shape, available, explicit=devices is not None), names, axis_types=types
-            )
+            arranged = _arrange(shape, available, explicit=devices is not None)
+            self.jax_mesh = jax.sharding.Mesh(arranged, names, axis_types=types)
 
     @property
     def has_devices(self) -> bool:

@@ -129,13 +129,9 @@ class Program(Generic[P, R]):
         return self.lower(*args).compile()
 
     def explain(self, *args: Any) -> "Report":
-        """Says what the program does, without running it.
+        """Says what the program does, without running it, for arguments as of a call; shapes of them do.
 
-        That is every collective with its bytes and the line it comes from, FLOPs, memory, padding, and the time on
-        given hardware.
-
-        Args:
-            *args: as for a call; tensors of `jax.ShapeDtypeStruct` do.
+        That is every collective with its bytes and its line, FLOPs, memory, padding, and the time on given hardware.
         """
         from .plan.explain.report import explain  # the one import that points up: who reads programs stands above them
 
@@ -154,15 +150,9 @@ class Program(Generic[P, R]):
         return _checked(trace)(*args)
 
     def _run(self, setting: Setting, *args: Any, casts: bool) -> tuple[Any, Array]:
-        """Runs on whole arrays, already padded.
+        """Runs on whole arrays, already padded; gradients may be taken by copies if it `casts`.
 
-        Args:
-            setting: the mesh and the layout.
-            *args: the arguments.
-            casts: whether gradients may be taken by copies.
-
-        Returns:
-            The result, and beside it something to wait for that no later call can be donated.
+        Returns the result, and beside it something to wait for that no later call can be donated.
         """
         if wrong := [i for i in self.donate if not 0 <= i < len(args)]:
             raise ArgumentError(
@@ -189,13 +179,9 @@ class Program(Generic[P, R]):
 
 
 def _checked(trace: Callable[[bool], tuple[Any, Any]]) -> Any:
-    """Returns what comes with a trace in which JAX code sees slices and derivatives as it may.
+    """Returns what comes with a trace in which JAX code sees slices and derivatives as it may, or raises a SliceError.
 
-    Args:
-        trace: returns a traced program and something else, given whether gradients may be taken by copies.
-
-    Raises:
-        SliceError: elements of a slice are combined.
+    `trace` returns a traced program and something else, given whether gradients may be taken by copies.
     """
     try:
         traced, result = trace(True)

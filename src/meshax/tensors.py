@@ -24,8 +24,6 @@ from .sources import operation
 from .transfer import crop, move
 
 _ARRAYS = (jax.Array, np.ndarray)
-
-
 _records_names = jax.make_user_context(False)  # part of JAX's cache keys: a trace with names is nobody else's
 
 
@@ -136,7 +134,7 @@ class Tensor:
         parts = [f"Tensor{show(self.dims, placement)}", str(getattr(self._array, "dtype", type(self._array).__name__))]
         parts += [self.role] if self.role else []
         parts += [f"pending over {'+'.join(sorted(self._pending))}"] if self._pending else []
-        if isinstance(self._array, np.ndarray | jax.Array) and not is_traced(self._array):
+        if isinstance(self._array, _ARRAYS) and not is_traced(self._array):
             is_here = isinstance(self._array, np.ndarray) or self._array.is_fully_addressable
             values = np.array2string(self.numpy(), threshold=24, edgeitems=2, precision=4) if is_here else "..."
             parts.append(values if "\n" not in values else "\n" + values)
@@ -169,10 +167,8 @@ def _given_away(x: Tensor) -> Array:
     placement = setting.placement(x.dims, x.role)
     parts = placement.parts
     is_settled = x._placement is None and not x._pending
-    if is_settled and (not any(parts) or (is_traced(x._array) and _is_slice(x._array, placement))):
-        array = x._array
-    else:
-        array = settled_array(x)
+    is_ready = is_settled and (not any(parts) or (is_traced(x._array) and _is_slice(x._array, placement)))
+    array = x._array if is_ready else settled_array(x)
     _check_derivative(array, placement)
     if not any(parts):
         return array

@@ -29,15 +29,10 @@ def move(
     vary: frozenset[str] = frozenset(),
     transient: bool = False,
 ) -> Array:
-    """Returns the array in the target placement, with nothing pending.
+    """Returns the array in the target placement, with nothing pending: what was a partial sum over axes is summed.
 
-    Args:
-        x: the local array, in the source placement.
-        source: the present placement.
-        target: the wanted placement.
-        pending: the axes over which the present values are partial sums.
-        vary: the axes over which the consumer varies: what is gathered over them arrives as copies.
-        transient: whether what is gathered is gathered again for the backward pass.
+    What is gathered over axes over which the consumer varies arrives as copies; what is transient is gathered again
+    for the backward pass.
     """
     if source == target and not pending:
         return x

@@ -90,27 +90,25 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
     arrays = [_leading(leaf, dim) if is_tensor(leaf) else leaf for leaf in leaves]
     outs: list[_Packed] = []
 
-    def step(varying: list[Axes]) -> Callable[[list[Array], list[Array]], tuple[list[Array], list[Array]]]:
-        def run(carry: list[Array], slices: list[Array]) -> tuple[list[Array], list[Array]]:
-            parts = [
-                Tensor(a, tuple(d for d in x.dims if d != dim), x.role) if is_tensor(x) else a
-                for a, x in zip(slices, leaves, strict=True)
-            ]
-            with recomputing(False):
-                pair = body(first.rebuild(carry), jax.tree.unflatten(treedef, parts))
-            if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise ShapeError(
-                    "the body of mx.scan returns the next carry and a y.",
-                    values=type(pair).__name__ + (f" of {len(pair)}" if isinstance(pair, tuple | list) else ""),
-                    fix="return (carry, y), with None for y if there is none.",
-                )
-            out = _packed_alike(first, pair[0], varying, "mx.scan")
-            outs[:] = [_Packed(pair[1])]
-            return out, outs[0].arrays
+    def step(varying: list[Axes], carry: list[Array], slices: list[Array]) -> tuple[list[Array], list[Array]]:
+        pairs = zip(slices, leaves, strict=True)
+        parts = [Tensor(a, without(x.dims, (dim,)), x.role) if is_tensor(x) else a for a, x in pairs]
+        with recomputing(False):
+            pair = body(first.rebuild(carry), jax.tree.unflatten(treedef, parts))
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ShapeError(
+                "the body of mx.scan returns the next carry and a y.",
+                values=type(pair).__name__ + (f" of {len(pair)}" if isinstance(pair, tuple | list) else ""),
+                fix="return (carry, y), with None for y if there is none.",
+            )
+        out = _packed_alike(first, pair[0], varying, "mx.scan")
+        outs[:] = [_Packed(pair[1])]
+        return out, outs[0].arrays
 
-        return run
+    def run(varying: list[Axes]) -> Any:
+        return lax.scan(functools.partial(step, varying), first.cast(varying), arrays, length=dim.size)
 
-    carry, ys = _until_states_agree(first, lambda v: lax.scan(step(v), first.cast(v), arrays, length=dim.size))
+    carry, ys = _until_states_agree(first, run)
     ys = [y if kind is None else _stacked(y, dim, *kind) for y, kind in zip(ys, outs[0].kinds, strict=True)]
     return first.rebuild(carry), jax.tree.unflatten(outs[0].treedef, ys)
 
@@ -196,16 +194,12 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     packed = _Packed(args)
     outs: list[_Packed] = []
 
-    def branch(fn: Callable[..., Any], varying: list[Axes] | None) -> Callable[[list[Array]], list[Array]]:
-        def run(arrays: list[Array]) -> list[Array]:
-            out = _Packed(fn(*packed.rebuild(arrays)))
-            outs.append(out)
-            return out.arrays if varying is None else out.cast(varying)
-
-        return run
+    def run(fn: Callable[..., Any], varying: list[Axes] | None, arrays: list[Array]) -> list[Array]:
+        outs.append(out := _Packed(fn(*packed.rebuild(arrays))))
+        return out.arrays if varying is None else out.cast(varying)
 
     for fn in (true_fn, false_fn):  # see what each gives, before both must give the same
-        jax.eval_shape(branch(fn, None), packed.arrays)
+        jax.eval_shape(functools.partial(run, fn, None), packed.arrays)
     first, second = outs
     first.check_same(
         second,
@@ -214,17 +208,15 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
         fix="rename, transpose, cast or mark (mx.param) the result of one branch.",
     )
     varying = [a | b for a, b in zip(first.varying(), second.varying(), strict=True)]
-    result = lax.cond(_predicate(pred), branch(true_fn, varying), branch(false_fn, varying), packed.arrays)
-    return first.rebuild(result)
+    branches = (functools.partial(run, fn, varying) for fn in (true_fn, false_fn))
+    return first.rebuild(lax.cond(_predicate(pred), *branches, packed.arrays))
 
 
 def _predicate(pred: Any) -> Array:
     if isinstance(pred, Tensor):
         if pred.dims:
             raise ShapeError(
-                "a condition is one truth value.",
-                values=show(pred.dims),
-                fix="reduce it with mx.any or mx.all.",
+                "a condition is one truth value.", values=show(pred.dims), fix="reduce it with mx.any or mx.all."
             )
         pred = settled_array(pred)
     varying = tuple(sorted(varying_axes(jnp.asarray(pred))))

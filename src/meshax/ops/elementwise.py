@@ -64,15 +64,10 @@ def lift(fn: Callable[..., Any], *, name: str | None = None) -> Callable[..., Te
 def apply(
     fn: Callable[..., Any], operands: tuple[Operand, ...], name: str, pending: str = "", ours: bool = True
 ) -> Tensor:
-    """Applies an elementwise function of arrays.
+    """Applies a function of arrays that is elementwise: known to be, if it is `ours`.
 
-    Args:
-        fn: the function.
-        operands: tensors and numbers.
-        name: the operation's name, for messages.
-        pending: what keeps a pending sum pending, where that is exact: "sum" if all operands are pending alike, "scale"
-            or "divide" if all but one are numbers.
-        ours: whether the function is known to be elementwise.
+    A pending sum stays pending where that is exact: if `pending` is "sum" and all operands are pending alike, or if it
+    is "scale" or "divide" and all but one are numbers.
     """
     operands = tuple(_as_operand(x, name) for x in operands)
     xs = [x for x in operands if isinstance(x, Tensor)]

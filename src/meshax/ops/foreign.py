@@ -20,11 +20,6 @@ from ..transfer import along, is_real
 def call_on_slices(fn: Callable[..., Array], arrays: Sequence[Array], placements: Sequence[Placement]) -> Array:
     """Calls a function so that nothing flows back through padding; what the padding of its result holds is open.
 
-    Args:
-        fn: the function.
-        arrays: the slices it takes.
-        placements: how each is placed.
-
     Communication: none, if every processor holds an element of each dim; otherwise an all-reduce of one element of the
     uneven dim, for each operand that has it.
     """

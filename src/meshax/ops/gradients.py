@@ -229,7 +229,7 @@ def _accumulate(
         raise ShapeError(
             f"no argument has the dim {name!r} to be cut into microbatches.", fix="name the dim of the batch."
         )
-    slices = [None if piece is None else piece[0] for piece in cut]
+    slices = [piece and piece[0] for piece in cut]
     dtypes: list[Any] = []
 
     def step(sums: tuple[Array, list[Array]], x: tuple[Array, list[Any]]) -> Any:

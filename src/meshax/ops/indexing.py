@@ -33,8 +33,7 @@ def one_hot(indices: Tensor, dim: Dim, dtype: Any = jnp.float32) -> Tensor:
     Communication: none.
     """
     _check_integer(indices, "one_hot")
-    dim = one_sized_dim(dim, "one_hot")
-    unique((*indices.dims, dim))
+    *_, dim = unique((*indices.dims, one_sized_dim(dim, "one_hot")))
     return astype(places_along(indices, dim, "one_hot") == arange(dim), dtype)
 
 

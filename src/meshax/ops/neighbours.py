@@ -32,24 +32,12 @@ class _Piece:
 
 
 def window(
-    x: Array,
-    placement: Placement,
-    dim: Dim,
-    starts: Sequence[int],
-    width: int,
-    fill: Any = 0,
-    wrap: bool = False,
+    x: Array, placement: Placement, dim: Dim, starts: Sequence[int], width: int, fill: Any = 0, wrap: bool = False
 ) -> Array:
     """Returns `whole[start : start + width]` along a dim on each processor, `fill` where that lies outside of the dim.
 
-    Args:
-        x: the local array.
-        placement: how it is placed.
-        dim: the dim, of which x holds the processor's block.
-        starts: where the window of each processor along the axes begins; may be negative.
-        width: the width of the windows.
-        fill: what stands outside.
-        wrap: whether the dim's other end stands there instead; a window is then the size of a block.
+    Each processor along the axes has its own of the starts, which may be negative. With `wrap` the dim's other end
+    stands outside of it; a window is then the size of a block.
     """
     position, axes, block = placement.dims.index(dim), placement.of(dim), placement.block(dim)
     if len(starts) == 1:

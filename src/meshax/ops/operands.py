@@ -45,13 +45,8 @@ def compute(
     """Calls `fn` on the operands' local arrays, brought together.
 
     A stored parameter is gathered inside a checkpoint, ours or the one of `mx.remat` around us: in the backward pass it
-    is gathered again, not kept.
-
-    Args:
-        fn: a function of arrays.
-        xs: the operands.
-        role: where the computation takes place, if not in the layout's own placement.
-        vary: axes over which the function varies, beside those of the operands.
+    is gathered again, not kept. The computation takes place where a tensor of the role is stored, and varies over
+    `vary` beside the axes of the operands.
     """
     vary = vary | varying_together(xs, role)
     stored = [_is_stored_otherwise(x, role) for x in xs]
@@ -62,11 +57,10 @@ def compute(
         return fn(*arrays)
 
     def gather_and_call(*arrays: Array) -> Any:
-        again = [Tensor(a, x.dims, x.role, x._placement) for a, x in zip(arrays, xs, strict=True)]
+        again = (Tensor(a, x.dims, x.role, x._placement) for a, x in zip(arrays, xs, strict=True))
+        pairs = zip(again, stored, strict=True)
         with collectives.forgetting():  # what is gathered belongs into the checkpoint, even if the parameter does not
-            gathered = [
-                fetch(t, vary, role, transient=True) if k else t._array for t, k in zip(again, stored, strict=True)
-            ]
+            gathered = [fetch(t, vary, role, transient=True) if kept else t._array for t, kept in pairs]
         return fn(*gathered)
 
     return (gather_and_call if _recomputes.value else jax.checkpoint(gather_and_call))(*arrays)
@@ -133,10 +127,8 @@ def align(x: Array, shape: Dims, placement: Placement) -> Array:
     if len(shared) < len(result):
         x = jnp.expand_dims(x, [i for i, dim in enumerate(result) if dim not in shape])
         for dim in without(placement.uneven, shape):
-            x = jnp.broadcast_to(
-                x, [placement.block(d) if d == dim else n for d, n in zip(result, x.shape, strict=True)]
-            )
-            x = fill_padding(x, placement, (dim,))
+            written = [placement.block(d) if d == dim else n for d, n in zip(result, x.shape, strict=True)]
+            x = fill_padding(jnp.broadcast_to(x, written), placement, (dim,))
     return x
 
 

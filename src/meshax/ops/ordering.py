@@ -127,9 +127,8 @@ def cumsum(x: Tensor, dim: DimLike, exclusive: bool = False, reverse: bool = Fal
         places = along(jnp.arange(totals.shape[position]), position, array.ndim)
         here = collectives.processor_index(axes)
         before = places > here if reverse else places < here
-        rest = jnp.sum(
-            jnp.where(before, totals, jnp.zeros((), array.dtype)), axis=position, keepdims=True, dtype=array.dtype
-        )
+        others = jnp.where(before, totals, jnp.zeros((), array.dtype))
+        rest = jnp.sum(others, axis=position, keepdims=True, dtype=array.dtype)
         return fill_padding(summed + rest, placement, (dim,))  # nothing may flow back through it
 
     return Tensor(compute(add_up, [x]), x.dims)

@@ -6,7 +6,6 @@ bit, as `jax.random` gives for the whole array. Exported as `mx.random`.
 """
 
 import math
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 
 from .. import collectives
 from ..compat import Array
-from ..dim import Dim, DimLike, Dims, DimsLike, find, show, sizes
+from ..dim import Dim, DimLike, DimsLike, find, show, sizes
 from ..errors import ArgumentError, DtypeError
 from ..layout import Placement, current
 from ..sources import name_operations
@@ -40,7 +39,7 @@ def normal(key: Array, dims: DimsLike, dtype: Any = jnp.float32) -> Tensor:
 
     Communication: none.
     """
-    return _draw(jax.random.normal, key, sized_dims(dims, "random.normal"), dtype=dtype)
+    return _draw("normal", key, dims, dtype=dtype)
 
 
 def uniform(key: Array, dims: DimsLike, low: float = 0.0, high: float = 1.0, dtype: Any = jnp.float32) -> Tensor:
@@ -48,7 +47,7 @@ def uniform(key: Array, dims: DimsLike, low: float = 0.0, high: float = 1.0, dty
 
     Communication: none.
     """
-    return _draw(jax.random.uniform, key, sized_dims(dims, "random.uniform"), dtype=dtype, minval=low, maxval=high)
+    return _draw("uniform", key, dims, dtype=dtype, minval=low, maxval=high)
 
 
 def truncated_normal(
@@ -58,8 +57,7 @@ def truncated_normal(
 
     Communication: none.
     """
-    shape = sized_dims(dims, "random.truncated_normal")
-    return _draw(jax.random.truncated_normal, key, shape, dtype=dtype, lower=low, upper=high)
+    return _draw("truncated_normal", key, dims, dtype=dtype, lower=low, upper=high)
 
 
 def gumbel(key: Array, dims: DimsLike, dtype: Any = jnp.float32) -> Tensor:
@@ -67,7 +65,7 @@ def gumbel(key: Array, dims: DimsLike, dtype: Any = jnp.float32) -> Tensor:
 
     Communication: none.
     """
-    return _draw(jax.random.gumbel, key, sized_dims(dims, "random.gumbel"), dtype=dtype)
+    return _draw("gumbel", key, dims, dtype=dtype)
 
 
 def exponential(key: Array, dims: DimsLike, dtype: Any = jnp.float32) -> Tensor:
@@ -75,7 +73,7 @@ def exponential(key: Array, dims: DimsLike, dtype: Any = jnp.float32) -> Tensor:
 
     Communication: none.
     """
-    return _draw(jax.random.exponential, key, sized_dims(dims, "random.exponential"), dtype=dtype)
+    return _draw("exponential", key, dims, dtype=dtype)
 
 
 def bernoulli(key: Array, dims: DimsLike, p: float = 0.5) -> Tensor:
@@ -83,7 +81,7 @@ def bernoulli(key: Array, dims: DimsLike, p: float = 0.5) -> Tensor:
 
     Communication: none.
     """
-    return _draw(lambda k, shape: jax.random.bernoulli(k, p, shape), key, sized_dims(dims, "random.bernoulli"))
+    return _draw("bernoulli", key, dims, p=p)
 
 
 def randint(key: Array, dims: DimsLike, low: int, high: int, dtype: Any = jnp.int32) -> Tensor:
@@ -91,8 +89,7 @@ def randint(key: Array, dims: DimsLike, low: int, high: int, dtype: Any = jnp.in
 
     Communication: none.
     """
-    shape = sized_dims(dims, "random.randint")
-    return _draw(lambda k, shape, **kw: jax.random.randint(k, shape, low, high, **kw), key, shape, dtype=dtype)
+    return _draw("randint", key, dims, dtype=dtype, minval=low, maxval=high)
 
 
 def dropout(key: Array, x: Tensor, rate: float) -> Tensor:
@@ -131,11 +128,12 @@ def permutation(key: Array, dim: Dim) -> Tensor:
     return placed(order, current().whole((dim,)), None)
 
 
-def _draw(sampler: Callable[..., Array], key: Array, shape: Dims, **options: Any) -> Tensor:
+def _draw(sampler: str, key: Array, dims: DimsLike, **options: Any) -> Tensor:
+    shape = sized_dims(dims, f"random.{sampler}")
     key, placement = _checked(key), current().placement(shape)
     if placement.axes:
         key = _slice_key(key, placement)
-    return Tensor(sampler(key, shape=placement.local_shape, **options), shape)
+    return Tensor(getattr(jax.random, sampler)(key, shape=placement.local_shape, **options), shape)
 
 
 def _checked(key: Array) -> Array:
@@ -191,15 +189,8 @@ def _slice_generator(whole: tuple[int, ...], local: tuple[int, ...]) -> Any:
         raise AssertionError("a slice's key is made from a whole tensor's key")
 
     name = f"slice of {'x'.join(map(str, whole))} in {'x'.join(map(str, local))}"
-    return jax.extend.random.define_prng_impl(
-        key_shape=(2 + len(whole),),
-        seed=seed,
-        split=split,
-        random_bits=random_bits,
-        fold_in=fold_in,
-        name=name,
-        tag=name,
-    )
+    functions: dict[str, Any] = {"seed": seed, "split": split, "random_bits": random_bits, "fold_in": fold_in}
+    return jax.extend.random.define_prng_impl(key_shape=(2 + len(whole),), name=name, tag=name, **functions)
 
 
 def _places(blocks: Array, whole: tuple[int, ...], local: tuple[int, ...]) -> tuple[Array, Array]:

@@ -44,8 +44,7 @@ def rename(x: Tensor, names: Mapping[Any, DimLike]) -> Tensor:
 def _renamed(dim: Dim, new: DimLike) -> Dim:
     if isinstance(new, Dim) and new.size != dim.size:
         raise ShapeError(
-            f"a rename keeps the size: {dim} cannot become {new}.",
-            fix="use mx.reshape or mx.slice to change sizes.",
+            f"a rename keeps the size: {dim} cannot become {new}.", fix="use mx.reshape or mx.slice to change sizes."
         )
     return new if isinstance(new, Dim) else Dim(new, dim.size)
 

@@ -41,14 +41,8 @@ def slice(x: Tensor, dim: DimLike, start: int, size: int, stride: int = 1) -> Te
             rule="all elements lie in the dim, and there is at least one.",
             fix=f"the last element is at start + (size - 1) * stride, and must be less than {dim.size}.",
         )
-    return _windowed(
-        x,
-        dim,
-        Dim(dim.name, size),
-        lambda first, block: start + stride * first,
-        lambda block: (block - 1) * stride + 1,
-        lambda array, position, block: lax.slice_in_dim(array, 0, None, stride, position),
-    )
+    finish = lambda array, position, block: lax.slice_in_dim(array, 0, None, stride, position)  # noqa: E731
+    return _windowed(x, dim, Dim(dim.name, size), finish, offset=start, stride=stride)
 
 
 def pad(x: Tensor, dim: DimLike, before: int, after: int, value: Any = 0) -> Tensor:
@@ -98,14 +92,8 @@ def flip(x: Tensor, dim: DimLike) -> Tensor:
     Communication: none, if the dim is not split; otherwise permutes between mirrored processors.
     """
     dim = find(check_tensor(x, "mx.flip").dims, dim)
-    return _windowed(
-        x,
-        dim,
-        dim,
-        lambda first, block: dim.size - first - block,
-        lambda block: block,
-        lambda array, position, block: jnp.flip(array, position),
-    )
+    finish = lambda array, position, block: jnp.flip(array, position)  # noqa: E731
+    return _windowed(x, dim, dim, finish, offset=dim.size - 1, stride=-1)
 
 
 def shift(x: Tensor, dim: DimLike, offset: int, wrap: bool = False) -> Tensor:
@@ -153,15 +141,7 @@ def windows(x: Tensor, dim: DimLike, window: Dim, before: int = 0, after: int = 
         places = jnp.arange(block)[:, None] * stride + jnp.arange(window.size)
         return jnp.moveaxis(jnp.take(array, places, axis=position), position + 1, -1)
 
-    return _windowed(
-        x,
-        dim,
-        new,
-        lambda first, block: first * stride - before,
-        lambda block: (block - 1) * stride + window.size,
-        cut,
-        extra=(window,),
-    )
+    return _windowed(x, dim, new, cut, offset=-before, stride=stride, reach=window.size, extra=(window,))
 
 
 def concat(xs: Sequence[Tensor], dim: DimLike) -> Tensor:
@@ -225,36 +205,31 @@ def _windowed(
     x: Tensor,
     dim: Dim,
     new: Dim,
-    start: Callable[[int, int], int],
-    width: Callable[[int], int],
     finish: Callable[[Array, int, int], Array] = lambda array, position, block: array,
+    *,
+    offset: int,
+    stride: int = 1,
+    reach: int = 1,
     fill: Any = 0,
     extra: Dims = (),
     wrap: bool = False,
 ) -> Tensor:
-    """Makes each block of a result from one window of the operand.
+    """Makes each block of a result from one window of the operand: what its elements read, and what lies between.
 
-    Args:
-        x: the operand.
-        dim: its dim.
-        new: the dim of the result, of the same name.
-        start: the start of the window, given the first place of the block and the block's size.
-        width: the width of the window, given the block's size.
-        finish: makes the block of the window, given the array, the dim's position and the block's size.
-        fill: what stands outside of the dim.
-        extra: new dims that `finish` appends.
-        wrap: whether what lies outside of the dim is its other end.
+    Element i reads `reach` places from `offset + i * stride` on; outside of the dim stands `fill`, or its other end
+    (`wrap`). `finish` makes the block, given the window, the dim's position and the block's size, and appends `extra`.
     """
     setting, position = current(), x.dims.index(dim)
     placement = setting.placement(x.dims)
     count = placement.count(dim)
     block = block_size(new.size, count)
-    starts = [start(processor * block, block) for processor in range(count)]
+    width = (block - 1) * abs(stride) + reach
+    starts = [offset + stride * (i * block if stride > 0 else (i + 1) * block - 1) for i in range(count)]
     shape = tuple(new if d == dim else d for d in x.dims)
     result = Placement(unique((*shape, *extra)), setting.mesh, (*setting.placement(shape), *((),) * len(extra)))
 
     def make(array: Array) -> Array:
-        array = finish(window(array, placement, dim, starts, width(block), fill, wrap), position, block)
+        array = finish(window(array, placement, dim, starts, width, fill, wrap), position, block)
         return fill_padding(array, result, (new,))  # it may stem from real elements: nothing may flow back through it
 
     return placed(compute(make, [x]), result, None)
@@ -262,7 +237,7 @@ def _windowed(
 
 def _moved(x: Tensor, dim: Dim, new: Dim, offset: int, fill: Any = 0, wrap: bool = False) -> Tensor:
     """Puts the elements of a dim `offset` further into a dim of another size."""
-    return _windowed(x, dim, new, lambda first, block: first - offset, lambda block: block, fill=fill, wrap=wrap)
+    return _windowed(x, dim, new, offset=-offset, fill=fill, wrap=wrap)
 
 
 def _choose(dim: Dim, parts: Sequence[tuple[int, int, Tensor]]) -> Tensor:
