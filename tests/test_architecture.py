@@ -30,7 +30,7 @@ LAYERS: dict[str, int] = {
             "plan",
             "nn optim",
             "models",
-            "files data decode",
+            "files interrupts data decode",
             "train launch bench",
             "language cli testing __main__",
         ]

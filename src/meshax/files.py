@@ -5,6 +5,7 @@ is gone, or, for a process of another host, when it has not been touched for a w
 """
 
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -15,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .interrupts import undo_when_ended, undoing
+
 _TOUCH_EVERY = 15.0
 _STALE_AFTER = 120.0
 _LOOK_EVERY = 0.1
@@ -24,14 +27,15 @@ LOCK = "lock.json"
 def write_whole(path: Path, content: bytes | str) -> None:
     """Writes a file so that, whatever happens meanwhile, its name stands for the old content or for the new."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    remove = functools.partial(partial.unlink, missing_ok=True)
     try:
-        with open(partial, "wb") as file:
+        with undoing(remove), open(partial, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
+            os.replace(partial, path)
     finally:
-        partial.unlink(missing_ok=True)
+        remove()
 
 
 class Held(Exception):
@@ -55,6 +59,7 @@ class Lock:
             self._remove_stale()
             if not self._create():  # another was faster
                 raise self._held(_read(self._path))
+        undo_when_ended(self.release)
         threading.Thread(target=self._keep_touching, name="meshax-lock", daemon=True).start()
 
     @classmethod

@@ -2,7 +2,8 @@
 
 Each command is a dataclass in a module of its own: its fields are the options, its docstring the help, `run` does it.
 Standard output has the answer and nothing else; progress, warnings and errors go to standard error. The exit status is
-0 when done, 2 for a command line that is wrong in itself, 130 after Ctrl-C, 1 for anything else that failed.
+0 when done, 2 for a command line that is wrong in itself, 130 after Ctrl-C, 143 after SIGTERM, 1 for anything else that
+failed.
 """
 
 import contextlib
@@ -11,46 +12,35 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from .bench_step import BenchStep
-from .calibrate import Calibrate
-from .evaluate import Evaluate
-from .explain import Explain
-from .generate import Generate
-from .layout import FindLayout
-from .options import Command, UsageError
-from .parsing import parse
-from .plan import MakePlan
-from .presets import Presets
-from .train import Train, train_command
-from .words import words_for
+from .. import interrupts
 
-_COMMANDS = {
-    "train": Train,
-    "eval": Evaluate,
-    "generate": Generate,
-    "presets": Presets,
-    "explain": Explain,
-    "plan": MakePlan,
-    "layout": FindLayout,
-    "bench": {"step": BenchStep, "calibrate": Calibrate},
-}
+if TYPE_CHECKING:
+    from .options import Command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line, by default the process's own, and returns its exit status."""
+    if argv is None:
+        interrupts.end_on_signals()
+    from .commands import parse_command  # not before signals are waited for: it takes a second
+    from .options import UsageError
+    from .words import words_for
+
     command: Command | None = None
     argv = sys.argv[1:] if argv is None else list(argv)
     _show_everything()
     try:
-        command = parse({**_COMMANDS, "train": train_command(argv)}, argv)
+        command = parse_command(argv)
         command.run()
         sys.stdout.flush()
         return 0
     except SystemExit as done:  # tyro has printed the help, or what is wrong
         return done.code if isinstance(done.code, int) else 2
-    except KeyboardInterrupt:
-        return _failed("interrupted", 130)
+    except KeyboardInterrupt as interrupt:
+        status = interrupt.status if isinstance(interrupt, interrupts.Stopped) else 130
+        return interrupts.end(_failed("interrupted", status))
     except BrokenPipeError:  # whoever reads our output has seen enough
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,9 +3,13 @@
 JAX does the work; here is where, how much, and when not.
 """
 
+import functools
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ..interrupts import undo_when_ended
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,10 +37,18 @@ def keep_compiled_programs(console: "Console") -> None:
     except OSError as error:
         console.print(f"compiled programs are not kept: {folder}: {error.strerror}", markup=False, highlight=False)
         return
+    undo_when_ended(functools.partial(_remove_last, folder))
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _SHORTEST)
     words = f"compiled programs are kept in {folder} (JAX_ENABLE_COMPILATION_CACHE=0: nowhere)"
     console.print(words, markup=False, highlight=False, soft_wrap=True)
+
+
+def _remove_last(folder: Path) -> None:
+    """Removes what was being written when the process was ended: JAX would never replace half a program."""
+    for path in folder.iterdir():
+        if time.time() - path.stat().st_mtime < 1:
+            path.unlink(missing_ok=True)
 
 
 def _remove_oldest(folder: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
+from ..interrupts import finishing
 from .compile_cache import keep_compiled_programs
 from .options import Reporting, progress_console, step_of, use_processors
 
@@ -24,7 +25,6 @@ class Evaluate(Reporting):
     def run(self) -> None:
         """Restores and evaluates."""
         step = step_of(self.step)
-        from ..train.interrupts import interruptible
         from ..train.loop import Run, run_config
         from ..train.options import VIRTUAL
 
@@ -33,8 +33,8 @@ class Evaluate(Reporting):
         console = progress_console()
         keep_compiled_programs(console)
         run = Run(config, console, read_only=True)
-        with interruptible() as check_interrupt:
+        with finishing() as work:
             state, extra = run.restored(step)
-            evaluation = run.evaluate(state.model, check_interrupt=check_interrupt)
+            evaluation = run.evaluate(state.model, check=work.check)
         data = {"step": extra["step"], "loss": evaluation.loss, **evaluation.figures()}
         self.report(data | {f"{run.unit}s": evaluation.count}, f"step {extra['step']}: {evaluation}")

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
+from ..interrupts import finishing
 from .compile_cache import keep_compiled_programs
 from .options import Reporting, UsageError, progress_console, step_of, use_processors
 
@@ -30,7 +31,6 @@ class Generate(Reporting):
         """Restores and samples."""
         self._check()
         step = step_of(self.step)
-        from ..train.interrupts import interruptible
         from ..train.loop import Run, run_config
         from ..train.options import VIRTUAL
 
@@ -47,11 +47,11 @@ class Generate(Reporting):
             raise UsageError(f"the model in {self.run_!r} writes no text.", fix="name the run of a language model.")
         words = Vocabulary.load(run.directory / VOCABULARY)
         tokens = []
-        with interruptible() as check_interrupt:
+        with finishing() as work:
             state, _ = run.restored(step)
             draw = sampler(state.model, run.mesh, run.layout, run.sizes["length"], self.top_k or None)
             for token in generate(draw, words.encode(self.prompt), self.tokens, END, self.seed, self.temperature):
-                check_interrupt()
+                work.check()
                 tokens.append(token)
         text = self.prompt + words.decode(tokens)
         self.report({"prompt": self.prompt, "text": text, "tokens": len(tokens)}, text, folded=False)

@@ -7,7 +7,7 @@ alone, and the stream of batches is saved with the parameters, so a resumed run 
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from rich.console import Console
 
 from ..errors import DataError, TrainingError
 from ..files import write_whole
+from ..interrupts import Finishing, Stopped, finishing
 from ..mesh import Mesh
 from ..models.contract import Model
 from ..plan.cost.hardware import of_device
@@ -28,7 +29,6 @@ from .checkpoint import Checkpoints
 from .config import TrainConfig
 from .evaluation import Evaluation
 from .examples import Batch, Examples, batch_shapes, examples_for
-from .interrupts import interruptible
 from .loss_guard import Guard
 from .metrics import Metrics, draw_curve, finite, show_number
 from .options import CONFIG, read_options
@@ -45,6 +45,7 @@ class Run:
         """Checks the configuration and prepares the examples; to look only, nothing of the run is changed."""
         config.check()
         self.config, self.read_only = config, read_only
+        self._saved = 0  # the last step that is
         self.console = console or Console(stderr=True)
         self.directory = config.directory()
         self._check_same_run()
@@ -136,35 +137,58 @@ class Run:
         return {name: tensor(array, self.shapes[name].dims) for name, array in batch.items()}
 
     def evaluate(
-        self, model: Model, batches: int | None = None, check_interrupt: Callable[[], None] = lambda: None
+        self, model: Model, batches: int | None = None, check: Callable[[], None] = lambda: None
     ) -> Evaluation:
-        """Evaluates on the held-out examples, or on their first batches."""
+        """Evaluates on the held-out examples, or on their first batches; `check` is called after each."""
         sums: dict[str, float] = {}
         for number, batch in enumerate(self.examples.held_out_batches(self.sizes)):
             if number == batches:
                 break
             for name, value in self.evaluate_batch(model, self.tensors(batch)).items():
                 sums[name] = sums.get(name, 0.0) + float(value)
-            check_interrupt()
+            check()
         count = sums.pop("count")
         means = {name: value / max(count, 1.0) for name, value in sums.items()}
         data_metrics = self.examples.metrics(sums["loss"], count)
         return Evaluation(means["loss"], round(count), self.model.metrics(means), data_metrics)
 
     def train(self) -> Evaluation:
-        """Trains to the last step, and evaluates."""
-        with contextlib.closing(self.checkpoints), interruptible() as check_interrupt:
-            state, first = self._start()
-            write_whole(self.directory / CONFIG, self.config.to_json())
-            with contextlib.closing(Metrics(self.directory, first)) as metrics:
-                state = self._go(state, first, metrics, check_interrupt)
-                result = self.evaluate(state.model, check_interrupt=check_interrupt)
-                if first < self.config.steps:
-                    metrics.write(self.config.steps, eval_loss=result.loss, **result.metrics)
-                    # The best of several checkpoints is that on the same examples.
-                    self._save(self.config.steps, state, self.evaluate(state.model, self.config.eval_batches))
+        """Trains to the last step, and evaluates; stopped by a signal, it saves, and raises `Stopped`."""
+        try:
+            with contextlib.closing(self.checkpoints), finishing() as work:
+                state, first = self._start()
+                write_whole(self.directory / CONFIG, self.config.to_json())
+                with contextlib.closing(Metrics(self.directory, first)) as metrics:
+                    state = self._go(state, first, metrics, work)
+                    result = self._finish(state, first, metrics, work)
+        except Stopped:
+            self.console.print(f"stopped at step {self._saved}, which is saved; run again, it goes on", highlight=False)
+            raise
         self._summarize(result, metrics)
         return result
+
+    def _finish(self, state: TrainState, first: int, metrics: Metrics, work: Finishing) -> Evaluation:
+        """Evaluates and saves after the last step."""
+        last = self.config.steps
+        with self._saving_when_stopped(last, state):
+            result = self.evaluate(state.model, check=work.check)
+            if first < last:
+                metrics.write(last, eval_loss=result.loss, **result.metrics)
+                # The best of several checkpoints is that on the same examples.
+                self._save(last, state, self.evaluate(state.model, self.config.eval_batches, work.check))
+        return result
+
+    @contextlib.contextmanager
+    def _saving_when_stopped(
+        self, step: int, state: TrainState, finish: Callable[[], None] = lambda: None
+    ) -> Iterator[None]:
+        try:
+            yield
+        except Stopped:
+            finish()
+            if self._saved != step:
+                self._save(step, state)
+            raise
 
     def _start(self) -> tuple[TrainState, int]:
         latest = self.checkpoints.latest()
@@ -178,6 +202,7 @@ class Run:
             )
         state, extra = self.restored()
         self._continue_stream(extra["data"])
+        self._saved = extra["step"]
         self.console.print(f"resumed at step {extra['step']}", highlight=False)
         return state, extra["step"]
 
@@ -192,7 +217,7 @@ class Run:
                 fix="give these as they were, or choose another out=.",
             ) from error
 
-    def _go(self, state: TrainState, first: int, metrics: Metrics, check_interrupt: Callable[[], None]) -> TrainState:
+    def _go(self, state: TrainState, first: int, metrics: Metrics, work: Finishing) -> TrainState:
         """Takes the steps from the first to the last."""
         guard = Guard(self.directory, self.config.on_nan, self.config.spike)
         display = Display(self.console, self.config.steps, first, self.unit, self._metrics_of_loss)
@@ -204,17 +229,19 @@ class Run:
                 profile.at(step)
                 batch, evaluation = next(self.batches), None
                 state, measured = self.step(state, self.tensors(batch), key)
-                check_interrupt()
+                work.begin()
                 watch.saw(step, measured, batch)
                 if step == self.config.steps:
                     break
-                if step % self.config.eval_every == 0:
-                    watch.finish()
-                    evaluation = self.evaluate(state.model, self.config.eval_batches, check_interrupt)
-                    self._evaluated(step, evaluation, metrics, display)
-                if step % self.config.save_every == 0:
-                    watch.finish()
-                    self._save(step, state, evaluation)
+                with self._saving_when_stopped(step, state, watch.finish):
+                    if step % self.config.eval_every == 0:
+                        watch.finish()
+                        evaluation = self.evaluate(state.model, self.config.eval_batches, work.check)
+                        self._evaluated(step, evaluation, metrics, display)
+                    if step % self.config.save_every == 0:
+                        watch.finish()
+                        self._save(step, state, evaluation)
+                    work.check()
             watch.finish()
         return state
 
@@ -224,6 +251,7 @@ class Run:
     def _save(self, step: int, state: TrainState, evaluation: Evaluation | None = None) -> None:
         extra = {"step": step, "data": self.batches.state(), **self.examples.identity()}
         self.checkpoints.save(step, state, extra, metric=None if evaluation is None else evaluation.loss)
+        self._saved = step
 
     def _evaluated(self, step: int, evaluation: Evaluation, metrics: Metrics, display: Display) -> None:
         metrics.write(step, eval_loss=evaluation.loss, **evaluation.metrics)

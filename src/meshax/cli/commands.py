@@ -1,0 +1,31 @@
+"""The commands, by name."""
+
+from collections.abc import Sequence
+
+from .bench_step import BenchStep
+from .calibrate import Calibrate
+from .evaluate import Evaluate
+from .explain import Explain
+from .generate import Generate
+from .layout import FindLayout
+from .options import Command
+from .parsing import parse
+from .plan import MakePlan
+from .presets import Presets
+from .train import Train, train_command
+
+_COMMANDS = {
+    "train": Train,
+    "eval": Evaluate,
+    "generate": Generate,
+    "presets": Presets,
+    "explain": Explain,
+    "plan": MakePlan,
+    "layout": FindLayout,
+    "bench": {"step": BenchStep, "calibrate": Calibrate},
+}
+
+
+def parse_command(argv: Sequence[str]) -> Command:
+    """Returns the command that a command line asks for, with its options."""
+    return parse({**_COMMANDS, "train": train_command(argv)}, argv)

@@ -1,0 +1,297 @@
+"""Ctrl-C and SIGTERM, in this process and in real ones: always a clean end, never a crash, nothing lost."""
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from extent import some
+from meshax.interrupts import Stopped, finishing
+from meshax.train.checkpoint.manifest import read_manifest
+from meshax.train.loop import Run, run_config
+from runs import small, write_text
+
+ROOT = Path(__file__).parents[1]
+SEED = 20  # of the instants
+WITHIN = 10.0  # seconds, also while XLA compiles; 5 are the rule elsewhere
+CRASHES = ("Traceback", "terminate called", "pure virtual", "Segmentation", "Fatal Python error", "Exception ignored")
+SMALL = ["--vocab", "300", "--batch", "8", "--length", "32", "--log-every", "1", "--eval-every", "1000"]
+SMALL += ["--save-every", "1000"]
+QUICK = "--xla_backend_optimization_level=0"  # to compile
+
+
+def test_an_interrupt_that_gets_lost_is_raised_again():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(Stopped), finishing() as work:
+        work.check()
+        with contextlib.suppress(KeyboardInterrupt):  # as a call back of JAX's does
+            signal.raise_signal(signal.SIGINT)
+        work.check()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_work_that_has_begun_comes_to_its_end(number, status):
+    before = signal.getsignal(number)
+    done = []
+    with pytest.raises(Stopped) as stopped, finishing() as work:
+        work.begin()
+        signal.raise_signal(number)
+        done.append("the step")
+        work.check()
+        done.append("another one")
+    assert done == ["the step"] and stopped.value.status == status
+    assert signal.getsignal(number) is before
+
+
+def test_the_second_ctrl_c_does_not_wait():
+    with pytest.raises(KeyboardInterrupt) as interrupt, finishing() as work:
+        work.begin()
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("it waited")
+    assert not isinstance(interrupt.value, Stopped)
+
+
+def test_a_signal_after_the_last_check_is_not_lost():
+    with pytest.raises(Stopped), finishing() as work:
+        work.begin()
+        work.check()
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_thread_can_train_too():
+    seen = []
+
+    def work():
+        with finishing() as work:
+            work.begin()
+            work.check()
+            seen.append("done")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == ["done"]
+
+
+def test_who_ignores_ctrl_c_goes_on_ignoring_it():
+    """As a shell makes it for what runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with finishing() as work:
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+            signal.raise_signal(signal.SIGINT)
+            work.check()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def weights(directory):
+    """Returns every array of the last checkpoint of a run, as bytes."""
+    run = Run(run_config(directory), read_only=True)
+    state, extra = run.restored()
+    return extra["step"], [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
+
+
+def stoppable(folder, out):
+    return small(folder, out, save_every=100, eval_every=5, mesh="data:2", layout="data")
+
+
+def signal_when(run, number, what, at):
+    """Makes a run get a signal in the middle of a step, or of an evaluation after a step."""
+    step, evaluate, steps, sent = run.step, run.evaluate_batch, [], []
+
+    def once(now):
+        if now == (what, at) and not sent:
+            sent.append(now)
+            signal.raise_signal(number)
+
+    def take_step(*arguments):
+        steps.append(arguments)
+        once(("step", len(steps)))
+        return step(*arguments)
+
+    def evaluate_one(*arguments):
+        once(("evaluation", len(steps)))
+        return evaluate(*arguments)
+
+    vars(run).update(step=take_step, evaluate_batch=evaluate_one)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    write_text(folder / "text")
+    Run(stoppable(folder, "whole")).train()
+    return folder
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("at", [("step", 7), ("evaluation", 5), ("evaluation", 12)], ids=str)
+def test_a_run_that_is_stopped_has_saved_and_goes_on_as_if_it_never_was(uninterrupted, at, capsys):
+    config = stoppable(uninterrupted, f"stopped at {at[0]} {at[1]}")
+    run = Run(config)
+    signal_when(run, signal.SIGTERM, *at)
+    with pytest.raises(Stopped) as stopped:
+        run.train()
+    assert stopped.value.status == 143
+    assert f"stopped at step {at[1]}, which is saved; run again, it goes on\n" in capsys.readouterr().err
+    assert weights(config.out)[0] == at[1]
+
+    Run(config).train()
+    assert weights(config.out) == weights(uninterrupted / "whole")
+
+
+def start(*arguments, script=None, flags=""):
+    """Starts a command in a process group of its own, as a terminal does."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "XLA_FLAGS": flags}
+    command = ["-c", script] if script else ["-m", "meshax", *map(str, arguments)]
+    return subprocess.Popen(
+        [sys.executable, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_until(true, process, seconds=120):
+    limit = time.monotonic() + seconds
+    while not true():
+        assert process.poll() is None and time.monotonic() < limit, process.communicate()
+        time.sleep(0.02)
+
+
+def catches_sigterm(process):
+    """Whether a process has begun to wait for signals: before, it is Python's alone."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        caught = re.search(r"SigCgt:\s+(\w+)", Path(f"/proc/{process.pid}/status").read_text())
+        return bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return False
+
+
+def send(process, number=signal.SIGINT):
+    """Sends a signal to all of a command, as a terminal does, and returns what it does then."""
+    os.killpg(process.pid, number)
+    sent = time.monotonic()
+    out, err = process.communicate(timeout=120)
+    seconds = time.monotonic() - sent
+    assert process.returncode == 128 + number, (process.returncode, err)
+    assert not [word for word in CRASHES if word in out + err], err
+    assert err.endswith("meshax: interrupted\n"), err
+    assert seconds < WITHIN, f"{seconds:.1f} s: {err}"
+    return seconds, out, err
+
+
+def check_whole(run):
+    """Checks that nothing in the directory of a run is half written."""
+    left = [path for path in run.rglob("*") if re.search(r"\.partial$|\.tmp$|lock\.json$", path.name)]
+    assert not left, left
+    for path in run.rglob("*.json"):
+        json.loads(path.read_text())
+    for folder in run.glob("checkpoints/*-step-*"):
+        read_manifest(folder)
+
+
+DRAW = random.Random(SEED)
+INSTANTS = sorted(round(DRAW.uniform(0, 20), 2) for _ in range(50))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("instant", some(INSTANTS, *INSTANTS[2:14:5]))
+def test_ctrl_c_at_a_random_instant_ends_a_run_cleanly(tmp_path, instant):
+    run = tmp_path / "run"
+    process = start("train", "--steps", 100_000, "--out", run)
+    wait_until(lambda: catches_sigterm(process), process)
+    time.sleep(instant)
+    seconds, _, err = send(process)
+    check_whole(run)
+    print(f"seed {SEED}, {instant} s: ended after {seconds:.2f} s, {err.splitlines()[-2:]}")
+
+
+@pytest.mark.slow
+def test_sigterm_in_a_real_process_loses_nothing(tmp_path):
+    text = ["--data.text", write_text(tmp_path / "text"), "--steps", 60, "--mesh", "data:2 model:1", *SMALL]
+    whole = start("train", *text, "--out", tmp_path / "whole", flags=QUICK)
+    _, err = whole.communicate(timeout=300)
+    assert whole.returncode == 0, err
+
+    run = tmp_path / "run"
+    process = start("train", *text, "--out", run, flags=QUICK)
+    wait_until(lambda: (run / "metrics.jsonl").exists() and '"step": 5' in (run / "metrics.jsonl").read_text(), process)
+    _, out, err = send(process, signal.SIGTERM)
+    step, _ = weights(run)
+    assert out == "" and f"stopped at step {step}, which is saved; run again, it goes on\n" in err and 5 <= step < 60
+    check_whole(run)
+
+    resumed = start("train", *text, "--out", run, flags=QUICK)
+    _, err = resumed.communicate(timeout=300)
+    assert resumed.returncode == 0 and f"resumed at step {step}\n" in err, err
+    assert weights(run) == weights(tmp_path / "whole")
+
+
+LATER = """
+import sys, time
+from pathlib import Path
+from meshax import interrupts
+from meshax.files import Lock, write_whole
+interrupts.end_on_signals()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_leaves_no_lock_and_no_part_of_a_file(tmp_path, number):
+    script = f"""{LATER}
+lock = Lock(Path({str(tmp_path)!r}))
+import os
+os.fsync = lambda _: (print("ready", flush=True), time.sleep(60))
+write_whole(Path({str(tmp_path / "file")!r}), "words")
+"""
+    process = start(script=script)
+    assert process.stdout.readline() == "ready\n" and len(list(tmp_path.iterdir())) == 2
+    send(process, number)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_ctrl_c_leaves_at_once():
+    """Also where no line of Python runs, as while XLA compiles."""
+    process = start(
+        script=LATER + "with interrupts.finishing() as work:\n"
+        "    work.begin(); print('ready', flush=True); __import__('hashlib').pbkdf2_hmac('sha256', b'', b'', 10**9)"
+    )
+    assert process.stdout.readline() == "ready\n"
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.stderr.readline() == "meshax: finishing the step, then saving; again, and it leaves at once\n"
+    assert process.poll() is None
+    seconds, _, _ = send(process)
+    assert seconds < 5
+
+
+TINY = f"{ROOT / 'examples' / 'transformer.py'}:tiny"
+COMMANDS = {
+    "explain": ["explain", "--preset", "lm-0.67b", "--mesh", "data:2 model:4", "--layout", "data+model"],
+    "layout": ["layout", TINY, "--processors", "8"],
+    "plan": ["plan", TINY, "--mesh", "data:2 model:4", "--layout", "batch:data heads:model"],
+    "bench step": ["bench", "step", "--preset", "tiny"],
+    "bench calibrate": ["bench", "calibrate"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", some([signal.SIGINT, signal.SIGTERM], signal.SIGINT))
+@pytest.mark.parametrize("command", some(COMMANDS, "layout"))
+def test_every_command_ends_cleanly(command, number):
+    process = start(*COMMANDS[command])
+    wait_until(lambda: catches_sigterm(process), process)
+    time.sleep(random.Random(SEED + number).uniform(1, 3))
+    _, out, _ = send(process, number)
+    assert out == ""
