@@ -1,4 +1,4 @@
-"""Models from elsewhere, read onto a mesh, compute what they compute there: the logits of `transformers`, everywhere."""
+"""Models from elsewhere, read onto a mesh, compute what they compute there: the logits of `transformers`."""
 
 import shutil
 from pathlib import Path
@@ -61,3 +61,20 @@ def test_scaled_rotations(name, tmp_path):
     got = logits_of(folder_of(name, tmp_path))[FROM:]
     assert np.abs(got - LOGITS[name]).max() < 1e-4
     assert np.abs(LOGITS["llama"] - LOGITS[name]).max() > 0.1  # it is not the plain model
+
+
+@pytest.mark.parametrize("name", some(["qwen2", "gpt2"], "gpt2"))
+def test_layers_apart(name):
+    got = logits_of(GOLDEN / name, "model", "unrolled")[FROM:]
+    assert np.abs(got - LOGITS[name]).max() < 1e-4
+
+
+def test_each_processor_holds_its_blocks():
+    mesh = mx.Mesh(MESH)
+    model = load(GOLDEN / "qwen3", mesh, "kv_heads:data d_ff:model vocab:model", layers_as="loop")
+    weight = model.layers.feed_forward.into.weight
+    assert {shard.data.shape for shard in weight.array.addressable_shards} == {(2, 16, 6)}
+    assert model.embedding.weight.array.shape == (64, 16)  # 61 words are padded to be split in four
+    table = Folder(GOLDEN / "qwen3").array("model.embed_tokens.weight").astype(np.float32)
+    np.testing.assert_array_equal(model.embedding.weight.numpy(), table)
+    assert weight.role == "param" and weight.dtype == "float32" and model.config.dtype == "bfloat16"

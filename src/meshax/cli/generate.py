@@ -36,7 +36,7 @@ class Generate(Reporting):
 
         config = run_config(self.run_, mesh=self.mesh, layout=self.layout)
         use_processors(config.mesh or VIRTUAL)
-        from ..data.vocabulary import END, Vocabulary
+        from ..data.vocabulary import Vocabulary
         from ..decode.sampling import generate, sampler
         from ..train.corpus import VOCABULARY
 
@@ -46,14 +46,15 @@ class Generate(Reporting):
         if run.model.batch_kind != "tokens":
             raise UsageError(f"the model in {self.run_!r} writes no text.", fix="name the run of a language model.")
         words = Vocabulary.load(run.directory / VOCABULARY)
-        tokens = []
+        start, tokens = words.encode(self.prompt), list[int]()
         with finishing() as work:
             state, _ = run.restored(step)
             draw = sampler(state.model, run.mesh, run.layout, run.sizes["length"], self.top_k or None)
-            for token in generate(draw, words.encode(self.prompt), self.tokens, END, self.seed, self.temperature):
+            how = words.end, self.seed, self.temperature, words.begin
+            for token in generate(draw, start, self.tokens, *how):
                 work.check()
                 tokens.append(token)
-        text = self.prompt + words.decode(tokens)
+        text = self.prompt + words.decode(tokens, after=start)
         self.report({"prompt": self.prompt, "text": text, "tokens": len(tokens)}, text, folded=False)
 
     def _check(self) -> None:

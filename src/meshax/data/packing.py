@@ -10,6 +10,7 @@ predicted from the `END` before it. A window holds the ends and beginnings of do
     segments    1 1 1 2
     positions   0 1 2 0
 
+In a vocabulary from elsewhere another token may begin a document: it then stands among the tokens where `END` is here.
 A long document lies in several windows; in each it begins with position 0. Attention must stay within a segment. What
 comes after the end of the stream is padding: segment 0, weight 0.
 """
@@ -32,6 +33,7 @@ class Windows:
         if length < 1:
             raise ArgumentError(f"a window of {length} tokens holds nothing.", fix="choose a length, for example 1024.")
         self._stream = tokens.tokens if isinstance(tokens, TokenFile) else tokens
+        self._begin, self._end = (tokens.begin, tokens.end) if isinstance(tokens, TokenFile) else (END, END)
         self.length = length
 
     def __len__(self) -> int:
@@ -44,7 +46,7 @@ class Windows:
 
     def read(self, numbers: Sequence[int]) -> Batch:
         """Returns windows as int32 arrays [window, length]; of a number past the last it is all padding."""
-        stretch = np.full((len(numbers), self.length + 1), END, np.int32)
+        stretch = np.full((len(numbers), self.length + 1), self._end, np.int32)
         sizes = np.zeros((len(numbers), 1), np.int32)
         for row, number in enumerate(numbers):
             begin = number * self.length
@@ -55,10 +57,11 @@ class Windows:
         place = np.arange(self.length, dtype=np.int32)
         is_token = place < sizes
         tokens, targets = stretch[:, :-1], stretch[:, 1:]
-        begins = (tokens == END) | (place == 0)
+        ends = tokens == self._end
+        begins = ends | (place == 0)
         positions = place - np.maximum.accumulate(np.where(begins, place, 0), axis=1)
         return {
-            "tokens": np.where(is_token, tokens, PAD),
+            "tokens": np.where(is_token, np.where(ends, self._begin, tokens), PAD),
             "targets": np.where(is_token, targets, PAD),
             "segments": np.where(is_token, np.cumsum(begins, axis=1, dtype=np.int32), 0),
             "positions": np.where(is_token, positions, 0),

@@ -28,7 +28,7 @@ from ..files import Lock, write_whole
 from .reading import PIECE, stat
 from .text import Text
 from .tokens import FORMAT, MANIFEST, OFFSET, TokenFile
-from .vocabulary import END, Vocabulary
+from .vocabulary import Vocabulary
 
 _BATCH = 1 << 22  # characters encoded at a time: each takes some 50 bytes of memory meanwhile
 _OURS = re.compile(r"(tokens|offsets|progress)-[0-9a-f]{16}\.(bin|json)|(progress-.*|manifest)\.json\.\d+\.partial")
@@ -160,7 +160,7 @@ class _Writer:
         for one, is_last in zip(ids, batch.are_last, strict=True):
             flat += one
             if is_last:
-                flat.append(END)
+                flat.append(self.vocabulary.end)
                 ends.append(point.tokens + len(flat))
         tokens.write(np.array(flat, self.dtype).tobytes())
         offsets.write(np.array(ends, OFFSET).tobytes())
@@ -197,6 +197,8 @@ class _Writer:
             "bytes": point.bytes,
             "vocabulary": self.vocabulary.fingerprint,
             "vocabulary_size": self.vocabulary.size,
+            "begin": self.vocabulary.begin,
+            "end": self.vocabulary.end,
             "text": _description(self.text),
         }
         write_whole(self.folder / MANIFEST, json.dumps(manifest, indent=1).encode())

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, DataError
+from .vocabulary import END
 
 MANIFEST = "manifest.json"
 OFFSET = np.dtype("<u8")
@@ -49,6 +50,16 @@ class TokenFile:
     def vocabulary_size(self) -> int:
         """How many different tokens there could be."""
         return self.manifest["vocabulary_size"]
+
+    @property
+    def begin(self) -> int:
+        """The token that a document is begun with, in the place of the end of the one before it."""
+        return self.manifest.get("begin", END)
+
+    @property
+    def end(self) -> int:
+        """The token that ends a document."""
+        return self.manifest.get("end", END)
 
     @property
     def fingerprint(self) -> str:

@@ -3,8 +3,12 @@
 Every text can be encoded, and decoding gives it back, byte for byte: a character that is in no subword becomes several
 tokens, one for each of its bytes. Two tokens stand for no text: `PAD` fills up, `END` ends a document, and what comes
 first in a document comes after an `END` too. The same text gives the same vocabulary.
+
+A vocabulary from elsewhere is any tokenizer of that library. It has its own tokens that begin and end a document; what
+a text gives, and what comes back, is its own affair.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +21,7 @@ from .text import Text
 
 PAD, END = 0, 1
 _SPECIAL = ["<pad>", "<end>"]
+ELSEWHERE = '{"begin": '  # so begins the description of a vocabulary from elsewhere
 _SMALLEST = len(_SPECIAL) + 256  # every byte is a token
 
 
@@ -25,9 +30,15 @@ class Vocabulary:
 
     def __init__(self, description: str):
         self._description = description
+        if description.startswith(ELSEWHERE):  # a text that spells one of its special tokens means that token
+            described = json.loads(description)
+            self._tokenizer = Tokenizer.from_str(json.dumps(described["tokenizer"]))
+            self.begin, self.end = int(described["begin"]), int(described["end"])
+            return
         self._tokenizer = Tokenizer.from_str(description)
         # What a document says is text, even where it spells the name of one of our two tokens.
         self._tokenizer.encode_special_tokens = True
+        self.begin = self.end = END
         if [self._tokenizer.token_to_id(name) for name in _SPECIAL] != [PAD, END]:
             raise ValueError(f"its first tokens are not {' and '.join(_SPECIAL)}")
 
@@ -73,6 +84,13 @@ class Vocabulary:
                 fix="name the file that Vocabulary.save wrote, or train it again: the same text gives the same one.",
             ) from None
 
+    @classmethod
+    def from_tokenizer(cls, path: str | Path) -> "Vocabulary":
+        """Reads a `tokenizer.json`, and from the files beside it which of its tokens begin and end a document."""
+        from .tokenizers_elsewhere import described
+
+        return cls(described(Path(path)))
+
     def save(self, path: str | Path) -> None:
         """Writes the vocabulary into a file; one of that name is replaced, at once and whole."""
         write_whole(Path(path), self._description.encode())
@@ -80,7 +98,7 @@ class Vocabulary:
     @property
     def size(self) -> int:
         """How many tokens there are."""
-        return self._tokenizer.get_vocab_size()
+        return max(self._tokenizer.get_vocab().values()) + 1
 
     @property
     def fingerprint(self) -> str:
@@ -88,13 +106,22 @@ class Vocabulary:
         return sha256(self._description.encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
-        """Returns the tokens of a text, without `END`."""
+        """Returns the tokens of a text, without those that begin and end a document."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the tokens of several texts, encoded on all cores."""
         return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def decode(self, tokens: Iterable[int]) -> str:
-        """Returns the text of tokens; `PAD` and `END` have none."""
-        return self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=True)
+    def decode(self, tokens: Iterable[int], after: Sequence[int] = ()) -> str:
+        """Returns the text of tokens; special ones, as `PAD` and `END`, have none.
+
+        Args:
+            tokens: what to decode.
+            after: tokens before them: some tokenizers write the first word of a text without the space before it.
+        """
+        before, whole = (
+            self._tokenizer.decode(part, skip_special_tokens=True) if part else ""
+            for part in ([*after], [*after, *map(int, tokens)])
+        )
+        return whole.removeprefix(before)

@@ -71,10 +71,26 @@ def sampler(
 
 
 def generate(
-    draw: Callable[..., int], start: Sequence[int], count: int, end: int, seed: int, temperature: float
+    draw: Callable[..., int],
+    start: Sequence[int],
+    count: int,
+    end: int,
+    seed: int,
+    temperature: float,
+    begin: int | None = None,
 ) -> Iterator[int]:
-    """Yields tokens drawn one after the other, until there are `count` or the end of the document."""
-    tokens, key = [end, *start], jax.random.key(seed)
+    """Yields tokens drawn one after the other, until there are `count` or the end of the document.
+
+    Args:
+        draw: what `sampler` returned.
+        start: the tokens before.
+        count: how many tokens there may be.
+        end: the token that ends a document.
+        seed: chooses the draws.
+        temperature: below 1 the likely become likelier.
+        begin: the token that begins a document, if it is not the one that ends another.
+    """
+    tokens, key = [end if begin is None else begin, *start], jax.random.key(seed)
     for number in range(count):
         token = draw(tokens, jax.random.fold_in(key, number), temperature)
         if token == end:

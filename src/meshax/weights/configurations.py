@@ -6,6 +6,7 @@ from typing import Any
 
 from ..errors import CheckpointError
 from ..models.decoder import DecoderConfig
+from ..nn.positions import SCALINGS
 
 _ACTIVATIONS = {
     "silu": "silu", "swish": "silu", "relu": "relu", "gelu": "gelu_exact", "gelu_new": "gelu",
@@ -115,7 +116,7 @@ def llama_model(family: str, config: Mapping[str, Any]) -> DecoderConfig:
 def _window(read: _Reader) -> int | None:
     """Returns how far back every layer sees, if not everywhere; layers that differ are not supported."""
     kinds = set(read.config.get("layer_types") or ())
-    window = read.get("sliding_window")
+    window = read.config.get("sliding_window", _USUAL[read.family].get("sliding_window"))  # null is none
     if read.family == "llama":
         return None
     if read.family != "mistral":
@@ -208,7 +209,7 @@ def _rope_scaling(model: DecoderConfig) -> dict[str, Any] | None:
     rope: dict[str, Any] = {"rope_type": model.rope_scaling, "factor": model.rope_factor}
     if model.rope_scaling in ("yarn", "llama3"):
         rope["original_max_position_embeddings"] = model.rope_original
-        usual = {"yarn": (1.0, 32.0), "llama3": (1.0, 4.0)}[model.rope_scaling]
+        usual = SCALINGS[model.rope_scaling] or (0.0, 0.0)
         names = {"yarn": ("beta_slow", "beta_fast"), "llama3": ("low_freq_factor", "high_freq_factor")}
         values = model.rope_low or usual[0], model.rope_high or usual[1]
         rope |= dict(zip(names[model.rope_scaling], values, strict=True))

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import CheckpointError, did_you_mean
 from ..models.decoder import DecoderConfig
+from ..nn.positions import SCALINGS
 from .configurations import gpt2_config, gpt2_model, llama_config, llama_model
 from .folder import Folder, shortened
 from .names import Place, Row, places
@@ -107,7 +108,8 @@ class Family:
             there = _essential(self.model(self.config(model, "float32")))
         except (CheckpointError, KeyError) as error:
             return [str(error).splitlines()[0]]
-        return [f"{name} is {here[name]!r}, and would be {there[name]!r}" for name in here if here[name] != there[name]]
+        both = [name for name in here if name in there]
+        return [f"{name} is {here[name]!r}, and would be {there[name]!r}" for name in both if here[name] != there[name]]
 
 
 FAMILIES = {
@@ -193,6 +195,9 @@ def _essential(model: DecoderConfig) -> dict[str, Any]:
     fields["kv_heads"] = model.kv_heads or model.heads
     usual = model.d_model**-0.5 if model.tied else 1.0
     fields["logits_scale"] = usual if model.logits_scale is None else model.logits_scale
+    if (usual_turns := SCALINGS[model.rope_scaling]) is not None:
+        fields["rope_low"] = model.rope_low or usual_turns[0]
+        fields["rope_high"] = model.rope_high or usual_turns[1]
     if model.positions != "rotary":
         fields = {name: value for name, value in fields.items() if not name.startswith("rope_")}
     if model.positions == "sinusoidal":
