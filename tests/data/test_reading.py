@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshax import DataError
+from meshax.data.left_out import LeftOut
 from meshax.data.reading import PIECE, Reading
 from messages import pinned
 
@@ -45,7 +46,7 @@ def test_a_json_line_is_a_document(tmp_path, name):
     texts = ["one\nline", " ", "two \u00e9"]
     path = written(tmp_path, name, "".join(json.dumps({"id": 1, "body": text}) + "\n\n" for text in texts))
 
-    assert joined(Reading(field="body").pieces(path)) == ["one\nline", "two \u00e9"]
+    assert joined(Reading(fields=("body",)).pieces(path)) == ["one\nline", "two \u00e9"]
 
 
 @pytest.mark.parametrize("per", ["file", "line"])
@@ -108,6 +109,120 @@ def test_the_place_of_a_wrong_byte_is_exact_far_into_a_file(tmp_path):
         list(Reading().pieces(path))
 
 
+WRONG = {
+    "bytes.txt": b"good\nbad \xff\xe9\ngood again",
+    "bytes.jsonl": b'{"text": "good"}\n{"text": "bad \xff"}\n{"text": "good again"}\n',
+    "half.jsonl": '{"text": "good"}\n{"text": "bad \\ud800"}\n{"text": "good again"}\n',
+    "json.jsonl": '{"text": "good"}\n{"text": "ba\n{"text": "good again"}\n',
+    "field.jsonl": '{"text": "good"}\n{"texts": "bad"}\n{"text": null}\n[1]\n{"text": "good again"}\n',
+}
+COUNTED = {"bytes": "undecodable", "half": "undecodable", "json": "not JSON", "field": "no field"}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_left_out_and_counted(tmp_path, name):
+    path, left_out = written(tmp_path, name, WRONG[name]), LeftOut("skip")
+    pieces = Reading(per="line", errors="skip").pieces(path, left_out=left_out)
+    assert joined(pieces) == ["good", "good again"]
+    kind, name = COUNTED[path.stem], f"{path}, line 2"
+    assert list(left_out.counts) == [kind]
+    count, first = left_out.counts[kind]
+    assert count == (3 if kind == "no field" else 1) and first.startswith(name)
+    with pytest.raises(DataError):
+        list(Reading(per="line").pieces(path))
+
+
+def test_wrong_bytes_are_replaced_where_that_is_asked_for(tmp_path):
+    reading, left_out = Reading(per="line", errors="replace"), LeftOut("replace")
+    for name, wrong in [("bytes.txt", "bad \ufffd\ufffd"), ("bytes.jsonl", "bad \ufffd"), ("half.jsonl", "bad ?")]:
+        pieces = reading.pieces(written(tmp_path, name, WRONG[name]), left_out=left_out)
+        assert joined(pieces) == ["good", wrong, "good again"]
+    assert not left_out.counts
+    assert joined(reading.pieces(written(tmp_path, "json.jsonl", WRONG["json.jsonl"]), left_out=left_out)) == [
+        "good",
+        "good again",
+    ]
+    assert list(left_out.counts) == ["not JSON"]
+
+
+@pytest.mark.parametrize("size", [10, 5 * 2**20], ids=["short", "long"])
+def test_a_file_that_is_one_document_is_read_whole_or_not_at_all(tmp_path, size):
+    """A wrong byte at its end, far from the first piece: nothing of the document comes."""
+    good = "word " * (size // 5)
+    path, left_out = written(tmp_path, "a.txt", good.encode() + b"\xff"), LeftOut("skip")
+    assert list(Reading(errors="skip").pieces(path, left_out=left_out)) == []
+    assert left_out.counts == {"undecodable": (1, str(path))}
+    assert joined(Reading(errors="replace").pieces(path)) == [good + "\ufffd"]
+    assert joined(Reading(errors="skip").pieces(written(tmp_path, "b.txt", good))) == [good]
+
+
+@pytest.mark.parametrize("errors", ["skip", "replace"])
+def test_files_that_are_empty_blank_binary_or_gone_are_counted(tmp_path, errors):
+    left_out = LeftOut(errors)
+    files = {
+        "empty.txt": b"",
+        "blank.txt": b" \n\n",
+        "empty.jsonl": b"",
+        "c.txt": b"GIF\0",
+        "d.py": b"# coding: klingon\n",
+    }
+    for path in [written(tmp_path, name, content) for name, content in files.items()] + [tmp_path / "gone.txt"]:
+        assert list(Reading(errors=errors).pieces(path, left_out=left_out)) == []
+    assert {kind: count for kind, (count, _) in left_out.counts.items()} == {
+        "empty": 3, "binary": 1, "undecodable": 1, "unreadable": 1,
+    }  # fmt: skip
+
+
+def cut_off(path):
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    return path
+
+
+def test_of_a_broken_file_the_documents_before_the_break_are_kept(tmp_path):
+    lines = [f"{number} {number * 7919 % 10007}" for number in range(100_000)]
+    path, left_out = cut_off(written(tmp_path, "a.txt.gz", "\n".join(lines))), LeftOut("skip")
+    documents = joined(Reading(per="line", errors="skip").pieces(path, left_out=left_out))
+    assert 30_000 < len(documents) < 70_000 and documents == lines[: len(documents)]
+    assert left_out.counts["broken"][0] == 1
+    assert list(Reading(errors="skip").pieces(path, left_out=left_out)) == []
+    assert left_out.counts["broken"][0] == 2
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32", "utf-16-be"])
+def test_a_mark_says_the_encoding(tmp_path, encoding):
+    text = "caf\u00e9 \u4e2d\n" * 3
+    content = ("\ufeff" + text if encoding == "utf-16-be" else text).encode(encoding)
+    path = written(tmp_path, "a.txt", content)
+    assert joined(Reading().pieces(path)) == [text]
+    sampled = joined(Reading().pieces(path, start=5))  # after the first line, if it can be entered there
+    assert sampled == [text if encoding.startswith(("utf-16", "utf-32")) else text[7:]]
+
+
+def test_another_encoding(tmp_path):
+    path = written(tmp_path, "a.txt", "caf\u00e9\nth\u00e9".encode("latin-1"))
+    assert joined(Reading(encoding="iso8859-1").pieces(path)) == ["caf\u00e9\nth\u00e9"]
+    assert joined(Reading(encoding="iso8859-1").pieces(path, start=2)) == ["th\u00e9"]
+
+
+def test_of_several_fields_the_first_there_is(tmp_path):
+    path = written(
+        tmp_path, "a.jsonl", '{"body": "one"}\n{"text": "two", "body": "no"}\n{"text": null, "body": "three"}'
+    )
+    assert joined(Reading(fields=("text", "body")).pieces(path)) == ["one", "two", "three"]
+
+
+def test_json_files_have_lines_if_they_are_asked_to(tmp_path):
+    path = written(tmp_path, "c4.json.gz", '{"text": "one"}\n{"text": "two"}')
+    assert joined(Reading(per="line").pieces(path)) == ["one", "two"]
+    assert len(joined(Reading().pieces(path))) == 1
+
+
+def test_a_long_line_with_a_wrong_byte_is_left_out(tmp_path):
+    path = written(tmp_path, "a.txt", b"word " * 100_000 + b"\xff\ngood")
+    assert joined(Reading(per="line", errors="skip").pieces(path)) == ["good"]
+
+
 def test_an_empty_or_strange_file_is_seen_at_first_look(tmp_path):
     for name, content in [("a.txt", b""), ("b.txt.gz", b""), ("c.txt", b"a\0"), ("d.txt", b"\xff"), ("e.jsonl", "1")]:
         with pytest.raises(DataError):
@@ -149,7 +264,7 @@ test_messages = pinned(
             """
             a file of text is empty.
               values: a.txt
-              fix: remove it, or leave it out of the list.
+              fix: remove it, or leave such files out: errors="skip".
             """,
         ),
         "empty when decompressed": (
@@ -158,7 +273,7 @@ test_messages = pinned(
             """
             a file of text is empty.
               values: a.gz
-              fix: remove it, or leave it out of the list.
+              fix: remove it, or leave such files out: errors="skip".
             """,
         ),
         "binary": (
@@ -167,7 +282,7 @@ test_messages = pinned(
             """
             a file of text holds binary data.
               values: a.txt: a zero byte at byte 6
-              fix: text is UTF-8, plain or in .gz or .jsonl files: convert it, or leave it out of the list.
+              fix: text is plain, compressed, JSON lines or Parquet: convert it, or leave such files out: errors="skip".
             """,
         ),
         "latin1": (
@@ -176,7 +291,7 @@ test_messages = pinned(
             """
             a file of text is not UTF-8.
               values: a.txt, line 2: 0xe9 at byte 7: invalid continuation byte
-              fix: convert it: iconv -f latin1 -t utf-8, or read what is wrong as U+FFFD: errors="replace".
+              fix: name its encoding: encoding="latin-1", or do without such bytes: errors="replace" or errors="skip".
             """,
         ),
         "cut within a character": (
@@ -185,7 +300,7 @@ test_messages = pinned(
             """
             a file of text is not UTF-8.
               values: a.txt, line 2: 0xc3 at byte 7: unexpected end of data
-              fix: convert it: iconv -f latin1 -t utf-8, or read what is wrong as U+FFFD: errors="replace".
+              fix: name its encoding: encoding="latin-1", or do without such bytes: errors="replace" or errors="skip".
             """,
         ),
         "a source in no encoding": (
@@ -194,24 +309,24 @@ test_messages = pinned(
             """
             a Python source names an encoding that does not exist, or is not in the one it names.
               values: a.py: unknown encoding for 'a.py': klingon
-              fix: correct it, or leave it out of the list.
+              fix: correct it, or leave such files out: errors="skip".
             """,
         ),
         "not gzip": (
             DataError,
             reading("a.gz", b"plain text"),
             """
-            a gzipped file is broken.
+            a compressed file is broken.
               values: a.gz: after 0 bytes of text: Not a gzipped file (b'pl')
               fix: fetch or make it again: gzip --test checks one.
             """,
         ),
         "gzip cut off": (
             DataError,
-            reading("a.gz", gzip.compress(bytes(range(48, 123)) * 300, mtime=0)[:-20]),
+            reading("a.gz", gzip.compress(bytes(range(48, 123)) * 10, mtime=0)[:-4]),
             """
-            a gzipped file is broken.
-              values: a.gz: after 8,192 bytes of text: Compressed file ended before the end-of-stream marker was reached
+            a compressed file is broken.
+              values: a.gz: after 750 bytes of text: Compressed file ended before the end-of-stream marker was reached
               fix: fetch or make it again: gzip --test checks one.
             """,
         ),
@@ -221,16 +336,16 @@ test_messages = pinned(
             """
             a line is not JSON.
               values: a.jsonl, line 3: Unterminated string starting at: line 1 column 10 (char 9)
-              fix: correct or remove it.
+              fix: correct or remove it, or leave such lines out: errors="skip".
             """,
         ),
         "no field": (
             DataError,
             reading("a.jsonl", '{"text": "one"}\n{"texts": "two", "id": 3}'),
             """
-            a JSON line has no text in the field 'text'.
+            a record has no text in the field 'text'.
               values: a.jsonl, line 2
-              rule: each line is an object, and one of its fields, the same in all, is the text of a document.
+              rule: each record is an object, and one of its fields, the same in all, is the text of a document.
               fix: name the field: field="..."; did you mean "texts"?
             """,
         ),
@@ -240,7 +355,7 @@ test_messages = pinned(
             """
             a JSON line holds half of a surrogate pair, which is no character.
               values: a.jsonl, line 1: character 2 of the text is '\\ud800'
-              fix: correct the line, or read such characters as "?": errors="replace".
+              fix: correct it, or replace what is wrong: errors="replace", or leave such records out: errors="skip".
             """,
         ),
     }

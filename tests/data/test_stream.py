@@ -102,6 +102,71 @@ def test_evaluation_is_one_pass_in_order(tokens, count):
     assert weights.sum() == len(tokens) and len(weights) - len(tokens) < 4 * LENGTH
 
 
+WEIGHTS = [5, 3, 2]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Three texts in whose rows the same word comes again and again, and three sizes."""
+    folder, files = tmp_path_factory.mktemp("sources"), []
+    for number, (word, size) in enumerate([("document", 42_702), ("1", 7_093), ("2", 21_333)]):
+        (folder / f"{number}.txt").write_text(f"{word} " * size)
+        files.append(tokenize(Text.find(folder / f"{number}.txt"), VOCABULARY, folder / f"tokens{number}"))
+    return files
+
+
+def usual(sources):
+    """The token of each text that only this text has, and mostly."""
+    return [np.bincount(source.tokens).argmax() for source in sources]
+
+
+def test_a_mixture_is_exact_after_every_example(sources):
+    """10,000 examples of 5:3:2, over processes of any number, and resumed in the middle."""
+    batch, steps = 20, 500
+    whole = Batches(sources, LENGTH, batch, weights=WEIGHTS)
+    counts, middle, seen, words = np.zeros(3), None, [], usual(sources)
+    for step in range(steps):
+        if step == 217:
+            middle = json.loads(json.dumps(whole.state()))
+        targets = next(whole)["targets"]
+        seen.append(targets)
+        for row, target in enumerate(targets):
+            counts += [word in target for word in words]
+            exact = (step * batch + row + 1) * np.array([0.5, 0.3, 0.2])
+            assert np.all(np.abs(counts - exact) < 1)
+    assert counts.tolist() == [5000, 3000, 2000]
+
+    for count in (1, 2, 5):
+        parts = [
+            Batches(sources, LENGTH, batch, weights=WEIGHTS, process_index=i, process_count=count) for i in range(count)
+        ]
+        for step in range(30):
+            assert np.array_equal(np.concatenate([next(part)["targets"] for part in parts]), seen[step])
+        for part in parts:
+            part.restore(middle)
+        for step in range(217, 260):
+            assert np.array_equal(np.concatenate([next(part)["targets"] for part in parts]), seen[step])
+
+
+def test_each_source_of_a_mixture_has_passes_of_its_own(sources):
+    stream = Batches(sources, LENGTH, 1, weights=WEIGHTS, seed=4)
+    alone = [Batches([source], LENGTH, 1, seed=4 + number) for number, source in enumerate(sources)]
+    words = usual(sources)
+    for _ in range(300):
+        batch = next(stream)
+        (source,) = [number for number, word in enumerate(words) if word in batch["targets"]]
+        assert same(batch, next(alone[source]))
+
+
+def mixed(files, weights):
+    Batches([SHARED["tokens"]] * files, LENGTH, BATCH, weights=weights)
+
+
+def restore_mixture(weights, other):
+    files = [SHARED["tokens"]] * 2
+    Batches(files, LENGTH, BATCH, weights=weights).restore(Batches(files, LENGTH, BATCH, weights=other).state())
+
+
 def restore(**other):
     state = Batches(SHARED["tokens"], LENGTH, BATCH).state()
     Batches(SHARED["tokens"], LENGTH, BATCH).restore({**state, **other})
@@ -127,13 +192,31 @@ test_messages = pinned(
               fix: choose a batch that is a multiple of 4.
             """,
         ),
+        "weights": (
+            ArgumentError,
+            lambda: mixed(2, [1, 2, 3]),
+            """
+            a mixture has 2 texts and 3 weights.
+              fix: give one weight for each text.
+            """,
+        ),
+        "another mixture": (
+            DataError,
+            lambda: restore_mixture([5, 3], [10, 7]),
+            """
+            this state is of another stream.
+              values: weights was [10, 7], is [5, 3]
+              rule: a stream continues with the same text, weights, vocabulary, length, batch, seed and shuffle.
+              fix: make the stream as it was, or begin a new one.
+            """,
+        ),
         "another stream": (
             DataError,
             lambda: restore(seed=7, length=8),
             """
             this state is of another stream.
               values: length was 8, is 7, seed was 7, is 0
-              rule: a stream continues with the same text, vocabulary, length, batch, seed and shuffle.
+              rule: a stream continues with the same text, weights, vocabulary, length, batch, seed and shuffle.
               fix: make the stream as it was, or begin a new one.
             """,
         ),

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from meshax import ArgumentError, DataError
-from meshax.data import Text, documents, standard_library
+from meshax.data import Limit, Text, documents, standard_library
+from meshax.data.left_out import LeftOut
 from messages import pinned
 
 
@@ -34,6 +35,58 @@ def test_a_file_is_taken_once():
     text = Text.find([Path("books/3.txt"), "books/**/*.txt"])
     assert [file.name for file in text.files] == ["3.txt", "0.txt", "1.txt", "2.txt", "4.txt"]
     assert text.num_bytes == 5 * len("book 0\nits end\n")
+
+
+def test_a_folder_is_all_of_its_files():
+    Path("books/.hidden").write_text("hidden")
+    Path("books/.git").mkdir()
+    Path("books/.git/config").write_text("hidden")
+    text = Text.find("books")
+    assert [str(file) for file in text.files] == [
+        *(f"books/{n}.txt" for n in range(5)), "books/more/5.txt.gz", "books/more/6.jsonl",
+    ]  # fmt: skip
+    assert len(list(text.documents())) == 7
+
+
+def test_what_may_be_left_out_is_not_looked_at_first():
+    Path("books/empty.txt").touch()
+    Path("books/broken.gz").write_bytes(b"plain")
+    with pytest.raises(DataError):
+        Text.find("books")
+    text, left_out = Text.find("books", errors="skip"), LeftOut("skip")
+    assert len([piece for file in text.files for piece in text.pieces(file, left_out=left_out)]) == 7
+    assert {kind: count for kind, (count, _) in left_out.counts.items()} == {"empty": 1, "broken": 1}
+
+
+LINES = [f"line {number} caf\u00e9" for number in range(2000)]
+
+
+@pytest.mark.parametrize("files", [1, 7])
+@pytest.mark.parametrize("count", [1, 3, 1999, 2000, 5000])
+def test_a_limit_of_documents_is_exact(files, count):
+    for number in range(files):
+        Path(f"books/lines{number}.txt").write_text("\n\n".join(LINES[number::files]))
+    whole = list(documents("books/lines*", per="line"))
+    text = Text.find("books/lines*", per="line", limit=Limit(documents=count))
+    assert list(text.documents()) == whole[:count]
+    train, held_out = (list(part.documents()) for part in text.hold_out(0.3))
+    assert set(train).isdisjoint(held_out) and len(train) == min(count, len(train)) and len(held_out) <= count
+
+
+@pytest.mark.parametrize("size", [1, 11, 12, 5000, 10**6])
+def test_a_limit_of_bytes_is_exact_but_for_half_a_character(size):
+    Path("books/lines.txt").write_text("\n".join(LINES))
+    whole = list(documents("books/lines.txt", per="line"))
+    limited = list(Text.find("books/lines.txt", per="line", limit=Limit(bytes=size)).documents())
+    assert "".join(limited) == "".join(whole).encode()[:size].decode(errors="ignore")
+    assert limited[:-1] == whole[: len(limited) - 1]
+
+
+def test_a_limited_text_is_sampled_within_its_limit():
+    Path("books/lines.txt").write_text("\n".join(LINES))
+    text = Text.find("books/lines.txt", per="line", limit=Limit(documents=3))
+    assert "".join(text.sample(10**6)) == "".join(LINES[:3])
+    assert "".join(text.sample(10)) == "line 0 caf"
 
 
 def test_a_name_with_brackets_is_a_name():
@@ -159,13 +212,31 @@ test_messages = pinned(
               fix: in ./: known names: books.
             """,
         ),
-        "a folder": (
+        "an empty folder": (
             DataError,
-            lambda: Text.find("books"),
+            lambda: Path("books/none").mkdir() or Text.find("books/none"),
             """
-            a folder is not a file of text.
-              values: books
-              fix: name its files: "books/*.txt".
+            a folder has no files of text.
+              values: books/none
+              fix: name another, or files.
+            """,
+        ),
+        "an encoding": (
+            ArgumentError,
+            lambda: Text.find("books", encoding="klingon"),
+            """
+            encoding='klingon' is not an encoding of text.
+              fix: choose utf-8, latin-1, cp1252, utf-16 or another that Python knows.
+            """,
+        ),
+        "a field that no record has, though records may be left out": (
+            DataError,
+            lambda: Text.find("books", field="txt", errors="skip"),
+            """
+            a record has no text in the field 'txt'.
+              values: books/more/6.jsonl, line 1
+              rule: each record is an object, and one of its fields, the same in all, is the text of a document.
+              fix: name the field: field="..."; did you mean "text"?
             """,
         ),
         "nothing": (

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from meshax import DataError
-from meshax.data import END, Text, TokenFile, Vocabulary, tokenize, tokenizing
+from meshax.data import END, Limit, Text, TokenFile, Vocabulary, tokenize, tokenizing
 from meshax.files import Lock
 from messages import pinned
 
@@ -159,6 +159,46 @@ def test_a_run_that_met_a_wrong_byte_continues_when_it_is_to_be_replaced(text, m
         made(text)
 
 
+@pytest.mark.parametrize("after", [1, 40, 80])
+def test_what_is_left_out_is_counted_once_also_after_an_interruption(monkeypatch, small_batches, after):
+    for number in range(0, 2000, 100):
+        Path(f"text/{number:04}.txt").write_bytes(b"\xff\n".join(line.encode() for line in LINES[number : number + 9]))
+        Path(f"text/{number:04}.json").touch()
+    text = Text.find("text", per="line", errors="skip")
+    interrupted(text, monkeypatch, after)
+    tokens = made(text)
+    assert tokens.tokens.tolist() != EXPECTED and tokens.num_documents == 2000 + 20
+    assert tokens.manifest["left_out"] == {
+        "empty": [20, "text/0000.json"],
+        "undecodable": [160, "text/0000.txt, line 1"],
+    }
+    assert tokens.left_out == (
+        "20 empty files (first: text/0000.json), 160 documents with undecodable bytes (first: text/0000.txt, line 1)"
+    )
+    assert made(text, folder="again").tokens.tolist() == tokens.tokens.tolist()
+
+
+@pytest.mark.parametrize("after", [None, 1, 30])
+def test_a_limit_is_kept_after_an_interruption_too(monkeypatch, small_batches, after):
+    for limit in (Limit(documents=1500), Limit(bytes=40_001)):
+        text = Text.find("text/*.txt", per="line", limit=limit)
+        if after:
+            interrupted(text, monkeypatch, after)
+        tokens = made(text)
+        expected = list(text.documents())
+        assert tokens.num_documents == len(expected) == (limit.documents or len(expected))
+        assert tokens.num_bytes == (limit.bytes or tokens.num_bytes)
+        assert VOCABULARY.decode(tokens.tokens.tolist()) == "".join(expected)
+
+
+def test_a_beginning_that_was_read_strictly_is_not_believed_if_documents_may_be_left_out(monkeypatch, small_batches):
+    Path("text/c.txt").write_bytes(b"word " * 200_000 + b"\xff")
+    with pytest.raises(DataError, match="text/c.txt, line 1: 0xff"):
+        made(Text.find(["text/c.txt", "text/a.txt"]))
+    tokens = made(Text.find(["text/c.txt", "text/a.txt"], errors="skip"))
+    assert tokens.num_documents == 1 and tokens.left_out == "1 document with undecodable bytes (text/c.txt)"
+
+
 def test_what_was_read_strictly_needs_no_replacing(text, monkeypatch):
     first = made(text)
     monkeypatch.setattr(Vocabulary, "encode_batch", None)
@@ -269,6 +309,12 @@ def blank():
     made(Text.find("blank*.txt"))
 
 
+def unreadable():
+    for number in range(2):
+        Path(f"wrong{number}.txt").write_bytes(b"\xff")
+    made(Text.find("wrong*.txt", errors="skip"))
+
+
 def gone():
     text = Text.find("text/*.txt")
     Path("text/a.txt").unlink()
@@ -283,8 +329,18 @@ test_messages = pinned(
             """
             a text has no documents.
               values: blank0.txt, blank1.txt, blank2.txt and 2 more
-              rule: blank lines and files are no documents.
-              fix: name other files; to hold some of them out there must be many.
+              rule: blank lines and files are no documents, nor is what cannot be read.
+              fix: name other files, or correct these; to hold some of them out there must be many.
+            """,
+        ),
+        "nothing that can be read": (
+            DataError,
+            unreadable,
+            """
+            a text has no documents.
+              values: wrong0.txt, wrong1.txt; left out: 2 documents with undecodable bytes (first: wrong0.txt)
+              rule: blank lines and files are no documents, nor is what cannot be read.
+              fix: name other files, or correct these; to hold some of them out there must be many.
             """,
         ),
         "a folder that is a file": (

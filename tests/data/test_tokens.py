@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from meshax import ArgumentError, DataError
-from meshax.data import END, Text, TokenFile, Vocabulary, tokenize
+from meshax.data import END, Text, TokenFile, TokenFiles, Vocabulary, Windows, tokenize
 from messages import pinned
 
 TEXTS = ["the first document", "second", "and a third, which is longer than the others"]
@@ -32,6 +32,28 @@ def test_it_knows_its_documents(tokens):
         document = tokens.document(number)
         assert document.dtype == np.uint16
         assert document.tolist() == [*VOCABULARY.encode(text), END]
+
+
+def test_several_files_are_read_as_one(tokens):
+    Path("text/more").mkdir()
+    Path("text/more/3.txt").write_text("a fourth")
+    more = tokenize(Text.find("text/more"), VOCABULARY, "more")
+    both, stream = TokenFiles([tokens, more]), [*tokens.tokens.tolist(), *more.tokens.tolist()]
+    assert len(both) == both.num_tokens == len(stream)
+    assert (both.num_documents, both.num_bytes) == (4, sum(map(len, TEXTS)) + 8)
+    edge = len(tokens)
+    for begin, end in [
+        (0, len(stream)),
+        (edge - 2, edge + 2),
+        (edge, edge + 1),
+        (3, 5),
+        (len(stream) - 1, 10**6),
+        (9, 9),
+    ]:
+        assert both.tokens[begin:end].tolist() == stream[begin:end]
+    assert [both.tokens[place] for place in (0, edge - 1, edge)] == [stream[place] for place in (0, edge - 1, edge)]
+    windows, expected = Windows(both, 5), Windows(np.array(stream), 5)
+    assert all(np.array_equal(windows[n][name], expected[n][name]) for n in range(len(windows)) for name in windows[n])
 
 
 def test_the_manifest_says_what_it_was_made_from(tokens):

@@ -11,7 +11,7 @@ import meshax as mx
 from meshax.errors import TrainingError
 from meshax.train.config import TrainConfig
 from meshax.train.loop import run_config
-from meshax.train.options import OptimizerOptions, read_options
+from meshax.train.options import DataOptions, OptimizerOptions, read_options
 from messages import pinned
 
 
@@ -207,10 +207,10 @@ MISTAKES = {
     "a number where there are options": (
         mx.ArgumentError,
         read("run.json", '{"data": 5}'),
-        """
+        f"""
         run.json gives the option 'data' a wrong value.
           values: 5
-          rule: it is like DataOptions(text=(), held_out=(), lines=False, vocabulary='', cache='').
+          rule: it is like {DataOptions()!r}.
           fix: correct it, or leave it out.
         """,
     ),

@@ -32,7 +32,7 @@ def test_files_that_are_no_text(tmp_path, content, words):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(mx.MeshaxError, match=words) as raised:
-        run(tmp_path, str(tmp_path / "text" / "*.txt"), str(path))
+        run(tmp_path, str(tmp_path / "text" / "*.txt"), str(path), errors="strict")
     assert str(path) in str(raised.value) and "fix: " in str(raised.value)
 
 
@@ -44,7 +44,7 @@ def test_one_file(tmp_path):
     assert str(raised.value) == (
         "one document cannot be both trained on and held out.\n"
         f"  values: {path}\n"
-        "  fix: pass data.held_out=FILE, or data.lines=True to make each line a document."
+        "  fix: pass data.validation=FILE, or data.lines=True to make each line a document."
     )
     assert len(run(tmp_path, path, lines=True).examples.held_out) < len(run(tmp_path, path, lines=True).examples.train)
 
@@ -87,11 +87,11 @@ def test_a_directory_that_cannot_be_written_to(tmp_path):
 def test_a_file_is_not_held_out_and_trained_on(tmp_path):
     text = write_text(tmp_path / "text")
     with pytest.raises(mx.MeshaxError) as raised:
-        run(tmp_path, text, held_out=(str(tmp_path / "text" / "2.txt"),))
+        run(tmp_path, text, validation=(str(tmp_path / "text" / "2.txt"),))
     assert str(raised.value) == (
         "a file is both trained on and held out.\n"
         f"  values: {tmp_path / 'text' / '2.txt'}\n"
-        "  fix: leave it out of data.text=, or of data.held_out=."
+        "  fix: leave it out of data.text=, or of data.validation=."
     )
 
 

@@ -50,7 +50,7 @@ def whole(folder):
 def test_what_a_run_leaves_behind(whole):
     run, result = whole
     there = {path.name for path in run.directory.iterdir()}
-    files = "checkpoints config.json curve.png events metrics.jsonl result.json tokens vocabulary.json"
+    files = "checkpoints config.json curve.png events metrics.jsonl result.json text.json tokens vocabulary.json"
     assert there == set(files.split())
     assert run_config(run.directory) == run.config
     assert (run.directory / "curve.png").read_bytes().startswith(b"\x89PNG")
@@ -220,9 +220,15 @@ def test_other_text_does_not_resume(whole, tmp_path):
     data = replace(run.config.data, text=(write_text(tmp_path / "text", lines=130),), cache=str(tmp_path / "tokens"))
     with pytest.raises(TrainingError) as raised:
         made(replace(run.config, data=data)).train()
-    assert str(raised.value).startswith(
-        f"the run in '{run.directory}' cannot go on with other batches.\n  values: tokens"
+    before, after = list(run.config.data.text), list(data.text)
+    assert str(raised.value) == (
+        f"the run in '{run.directory}' cannot go on with other text.\n"
+        f"  values: data.text was {before}, is {after}\n"
+        "  rule: a run goes on with the tokens that it has stored; the text itself may be gone.\n"
+        "  fix: give the options as they were, or choose another out=."
     )
+    with pytest.raises(TrainingError, match="cannot go on with other batches.\n  values: seed was 0, is 1"):
+        made(replace(run.config, seed=1)).train()
     with pytest.raises(TrainingError, match="optimizer is 'adamw' there, 'sgd' here"):
         made(replace(run.config, optimizer=replace(run.config.optimizer, name="sgd", rate=0.1)))
 

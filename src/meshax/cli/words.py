@@ -10,16 +10,15 @@ from pathlib import Path
 from sys import argv
 
 from ..errors import MeshaxError
-from ..train.options import DataOptions, OptimizerOptions, TrainOptions
+from ..train.options import OptimizerOptions, TrainOptions
+from ..train.text_options import DataOptions
 from .options import Command, OnProgram, UsageError
 
 SPELLINGS = {
     'write for example mx.Mesh("rows:2 cols:4").': 'write for example "rows:2 cols:4".',
     'write for example mx.Layout("batch:rows hidden:cols").': 'write for example "batch:rows hidden:cols".',
     "; or use abstract=True.": ".",
-    'name the field: field="..."; ': 'rename it: the text has to be in the field "text"; ',
-    ', or read such characters as "?": errors="replace".': ".",
-    'or read what is wrong as U+FFFD: errors="replace".': "or leave out what is wrong: iconv -c -t utf-8.",
+    'make each line a document: per="line".': "make each line a document: data.lines=True.",
     "call meshax.data.tokenize(text, vocabulary, folder): it": "run meshax train again: it",
     "make it again: meshax.data.tokenize(text, vocabulary, folder).": "remove it, and run meshax train again.",
     "name the file that Vocabulary.save wrote": "name the vocabulary.json of a run",
@@ -32,6 +31,7 @@ SPELLINGS = {
 }
 _DEVICES = re.compile(r"on a CPU, call jax\.config\.update\(.*?\) before.*?abstract=True\)\.")
 _GROUPS = {"": TrainOptions, "data.": DataOptions, "optimizer.": OptimizerOptions}
+_OF_TEXT = re.compile(r"(?<![\w.])(?=(?:field|errors|encoding)=)")  # arguments of `Text.find`
 _NAMES = {group + field.name for group, options in _GROUPS.items() for field in fields(options)}
 _ASSIGNED = re.compile(
     rf"(?<![\w.])({'|'.join(sorted(map(re.escape, _NAMES), key=len, reverse=True))})"
@@ -59,7 +59,7 @@ def spelled(text: str) -> str:
     """Returns a message with options in the place of arguments."""
     for python, option in SPELLINGS.items():
         text = text.replace(python, option)
-    text = _ASSIGNED.sub(_option, text)
+    text = _ASSIGNED.sub(_option, _OF_TEXT.sub("data.", text))
     text = _DEVICES.sub("choose a smaller mesh; meshax explain, plan and layout need no devices.", text)
     name = text.partition(" is ")[0]
     return f"{_flag(name)}{text.removeprefix(name)}" if name in _NAMES else text

@@ -7,14 +7,15 @@ batches = Batches(tokens, length=1024, batch=64)
 """
 
 from .bigram import Bigram, Score
+from .mixture import Mixture
 from .packing import Windows
 from .stream import Batches, evaluation
-from .text import Corpus, Text, documents, standard_library
+from .text import Corpus, Limit, Text, documents, standard_library
 from .tokenizing import tokenize
-from .tokens import TokenFile
+from .tokens import TokenFile, TokenFiles
 from .vocabulary import END, PAD, Vocabulary
 
 __all__ = [
-    "END", "PAD", "Batches", "Bigram", "Corpus", "Score", "Text", "TokenFile", "Vocabulary", "Windows", "documents",
-    "evaluation", "standard_library", "tokenize",
+    "END", "PAD", "Batches", "Bigram", "Corpus", "Limit", "Mixture", "Score", "Text", "TokenFile", "TokenFiles",
+    "Vocabulary", "Windows", "documents", "evaluation", "standard_library", "tokenize",
 ]  # fmt: skip

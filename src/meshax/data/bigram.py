@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .tokens import TokenFile
+from .tokens import Tokens
 from .vocabulary import END
 
 _STRETCH = 1 << 14  # tokens, at most
@@ -36,7 +36,7 @@ class Bigram:
         self.weights = np.full(3, 1 / 3)  # of the three models
 
     @classmethod
-    def fit(cls, train: TokenFile, max_tokens: int = 20_000_000) -> "Bigram":
+    def fit(cls, train: Tokens, max_tokens: int = 20_000_000) -> "Bigram":
         """Makes a model of a text, or of some of it, taken evenly."""
         stretches = _stretches(train, max_tokens)
         counted = [stretch for number, stretch in enumerate(stretches) if number % _FITTED] or stretches
@@ -44,7 +44,7 @@ class Bigram:
         model._fit_weights(*_joined(stretches[::_FITTED]))
         return model
 
-    def evaluate(self, held_out: TokenFile, max_tokens: int = 20_000_000) -> Score:
+    def evaluate(self, held_out: Tokens, max_tokens: int = 20_000_000) -> Score:
         """Returns how well the model predicts a text, or some of it, taken evenly."""
         nats = count = 0.0
         for before, after in _stretches(held_out, max_tokens):
@@ -75,7 +75,7 @@ def _joined(stretches: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray,
     return np.concatenate(before), np.concatenate(after)
 
 
-def _stretches(tokens: TokenFile, max_tokens: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def _stretches(tokens: Tokens, max_tokens: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns stretches of the stream, spread evenly over it, as the tokens before and the tokens."""
     stretch = max(1, min(_STRETCH, len(tokens) // (2 * _FITTED)))
     stride = stretch * max(1, math.ceil(len(tokens) / max_tokens))

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..errors import ArgumentError
-from .tokens import TokenFile
+from .tokens import Tokens
 from .vocabulary import END, PAD
 
 Batch = dict[str, np.ndarray]
@@ -29,11 +29,11 @@ Batch = dict[str, np.ndarray]
 class Windows:
     """The windows of a token file."""
 
-    def __init__(self, tokens: TokenFile | np.ndarray, length: int):
+    def __init__(self, tokens: Tokens | np.ndarray, length: int):
         if length < 1:
             raise ArgumentError(f"a window of {length} tokens holds nothing.", fix="choose a length, for example 1024.")
-        self._stream = tokens.tokens if isinstance(tokens, TokenFile) else tokens
-        self._begin, self._end = (tokens.begin, tokens.end) if isinstance(tokens, TokenFile) else (END, END)
+        self._stream = tokens if isinstance(tokens, np.ndarray) else tokens.tokens
+        self._begin, self._end = (END, END) if isinstance(tokens, np.ndarray) else (tokens.begin, tokens.end)
         self.length = length
 
     def __len__(self) -> int:

@@ -2,26 +2,36 @@
 
 A file is read from its beginning to its end in constant memory, however long it or a document in it is: a long document
 comes in several pieces, cut at ends of lines where there are any. The pieces of a file are the same each time.
+
+What cannot be read is an error, or is left out (`left_out.py`): of files with many documents those that are wrong, and
+what comes after the place where the file is broken; a file that is one document is read whole or not at all.
 """
 
 import codecs
-import contextlib
-import gzip
 import json
-import os
+import re
 import tokenize
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ..errors import DataError, did_you_mean
+from . import parquet
+from .compression import chunks, kind_of, readable, stat
+from .left_out import Errors, FileError, LeftOut
 
 Per = Literal["file", "line"]
-Errors = Literal["strict", "replace"]
 PIECE = 1 << 16  # characters: small enough for the pieces of one batch to occupy many cores
-_FIRST, _CHUNK = 1 << 13, 1 << 20  # bytes read at a time: a look at many files costs little, the rest is read fast
+_HANDLERS = {"strict": "strict", "replace": "replace", "skip": "surrogateescape"}
+_ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that the last of these could not decode
+_JUDGED = 1 << 24  # characters of a line that are read before it is decided whether it can be decoded
+_LOOKED_AT = 100  # records, one of which has to have the field
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
 
 
 class Piece(NamedTuple):
@@ -33,47 +43,89 @@ class Piece(NamedTuple):
 
 
 Part = tuple[str, bool, int]  # of a document too, of any length
+Record = tuple[Any, str, int]  # the text or None, where it is, bytes of the file so far
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How a file becomes documents: one a line, or one for the whole file; `.jsonl` files have one a line always."""
+    """How a file becomes documents: one a line, or one for the whole file; JSON lines and Parquet have one a record."""
 
     per: Per = "file"
-    field: str = "text"
+    fields: tuple[str, ...] = ("text",)
     errors: Errors = "strict"
+    encoding: str = "utf-8"
 
     def is_by_line(self, path: Path) -> bool:
         """Says whether a file holds many documents."""
-        return self.per == "line" or is_json(path)
+        return self.per == "line" or self._has_records(path)
 
-    def pieces(self, path: Path, start: int = 0) -> Iterator[Piece]:
+    def pieces(self, path: Path, start: int = 0, left_out: LeftOut | None = None) -> Iterator[Piece]:
         """Yields the documents of a file that are not blank, from the first line that begins after byte `start`."""
-        texts = self._texts(path, start)
-        if is_json(path):
-            return _cut(self._json(path, texts, start))
-        return _cut(_lines(texts, longest=PIECE) if self.per == "line" else _whole(texts))
+        left_out = LeftOut(self.errors) if left_out is None else left_out
+        try:
+            if self._has_records(path):
+                yield from _cut(self._documents(path, start, left_out))
+            elif self.per == "line":
+                yield from _cut(self._plain_lines(path, start, left_out))
+            else:
+                yield from _cut(_whole(self._sound_texts(path, start, left_out)))
+        except FileError as error:
+            if not left_out.takes(error.kind, error.where):
+                raise
 
     def look(self, path: Path) -> None:
-        """Raises now what reading the beginning of a file would raise."""
-        if not stat(path).st_size or next(self._texts(path), None) is None:
-            raise DataError("a file of text is empty.", values=str(path), fix="remove it, or leave it out of the list.")
-        if is_json(path):
+        """Raises now what reading the beginning of a file would raise, if nothing may be left out."""
+        if not stat(path).st_size or not is_parquet(path) and next(self._texts(path), None) is None:
+            raise FileError(
+                "a file of text is empty.",
+                kind="empty",
+                values=str(path),
+                fix='remove it, or leave such files out: errors="skip".',
+            )
+        if self._has_records(path):
             next(self.pieces(path), None)
+
+    def look_for_field(self, path: Path) -> None:
+        """Raises if the first records of a file all lack the field: then its name is wrong."""
+        if not self._has_records(path):
+            return
+        try:
+            records = list(islice(self._records(path, 0, LeftOut("skip")), _LOOKED_AT))
+        except FileError as error:
+            if error.kind == "no column":
+                raise
+            return
+        has_text = any(isinstance(self._text_of(record), str) for record, _, _ in records)
+        if records and not has_text and not is_parquet(path):
+            raise self._no_field(*records[0][:2])
+
+    def _has_records(self, path: Path) -> bool:
+        return is_parquet(path) or self._is_json(path)
+
+    def _is_json(self, path: Path) -> bool:
+        return kind_of(path) in (".jsonl", ".ndjson") or (self.per == "line" and kind_of(path) == ".json")
 
     def _texts(self, path: Path, start: int = 0) -> Iterator[tuple[str, int]]:
         """Yields the decoded text in chunks, each with the position in the file."""
-        decoder = codecs.getincrementaldecoder(_encoding(path))(self.errors)
+        decoder, is_wide = None, False
+        if start and self._codec(path, next(chunks(path), (b"", 0))[0]).startswith(("utf-16", "utf-32")):
+            start = 0  # where a character begins cannot be seen there
         read, num_lines, position, is_skipping = start, 0, start, start > 0
-        for chunk, position in _chunks(path, start):
+        for chunk, position in chunks(path, start):
+            if decoder is None:
+                codec = self._codec(path, chunk if not start else b"")
+                decoder = codecs.getincrementaldecoder(codec)(_HANDLERS[self.errors])
+                is_wide = codec.startswith(("utf-16", "utf-32"))
             if is_skipping:
-                skipped = _begun(chunk, is_json(path))
+                skipped = _begun(chunk, self._is_json(path) or self.encoding != "utf-8")
                 chunk, read, is_skipping = chunk[skipped:], read + skipped, skipped == len(chunk)
-            if not read and b"\0" in chunk:
-                raise DataError(
+            if not read and b"\0" in chunk and not is_wide:
+                raise FileError(
                     "a file of text holds binary data.",
+                    kind="binary",
                     values=f"{path}: a zero byte at byte {chunk.index(0):,}",
-                    fix="text is UTF-8, plain or in .gz or .jsonl files: convert it, or leave it out of the list.",
+                    fix="text is plain, compressed, JSON lines or Parquet: convert it, or leave such files out: "
+                    'errors="skip".',
                 )
             read += len(chunk)
             try:
@@ -83,114 +135,137 @@ class Reading:
             num_lines += chunk.count(b"\n")
             yield text, position
         try:
-            rest = decoder.decode(b"", final=True)
+            rest = decoder.decode(b"", final=True) if decoder else ""
         except UnicodeDecodeError as error:
             raise _undecodable(path, error, read, num_lines, start) from None
         if rest:
             yield rest, position
 
-    def _json(self, path: Path, texts: Iterator[tuple[str, int]], start: int) -> Iterator[Part]:
+    def _codec(self, path: Path, head: bytes) -> str:
+        """Returns the encoding that a mark at the beginning says, or a Python source; else the one that is named."""
+        for mark, name in _MARKS.items():
+            if head.startswith(mark):
+                return name
+        if path.suffix != ".py":
+            return "utf-8-sig" if self.encoding == "utf-8" else self.encoding  # a mark is no text
+        with readable(path), open(path, "rb") as source:
+            try:
+                return tokenize.detect_encoding(source.readline)[0]
+            except (SyntaxError, LookupError) as error:
+                raise FileError(
+                    "a Python source names an encoding that does not exist, or is not in the one it names.",
+                    kind="undecodable",
+                    values=f"{path}: {error}",
+                    fix='correct it, or leave such files out: errors="skip".',
+                ) from None
+
+    def _sound_texts(self, path: Path, start: int, left_out: LeftOut) -> Iterator[tuple[str, int]]:
+        """Yields the texts of a file that is one document, if all of it can be read: what is long is read twice."""
+        if left_out.errors == "strict" or start:
+            yield from self._texts(path, start)
+            return
+        kept: list[tuple[str, int]] | None = []
+        length, is_blank = 0, True
+        for text, position in self._texts(path):
+            if self.errors == "skip" and _ESCAPED.search(text):
+                left_out.takes("undecodable", str(path))
+                return
+            is_blank = is_blank and not text.strip()
+            length += len(text)
+            kept = [*kept, (text, position)] if kept is not None and length < _JUDGED else None
+        if is_blank:
+            left_out.takes("empty", str(path))
+        yield from self._texts(path) if kept is None else kept
+
+    def _plain_lines(self, path: Path, start: int, left_out: LeftOut) -> Iterator[Part]:
+        """Yields the lines of a file of plain text."""
+        number, begins = 1, True
+        longest, position = PIECE if self.errors != "skip" else _JUDGED, 0
+        for line, is_last, position in _lines(self._texts(path, start), longest):
+            if self.errors == "skip" and _ESCAPED.search(line):
+                left_out.takes("undecodable", f"{path}, line {number:,}")
+                # Of a line that is longer than can be kept, what is wrong is replaced: its beginning is out already.
+                line = "" if begins and is_last else line.encode("utf-8", "surrogateescape").decode(errors="replace")
+            yield line, is_last, position
+            number, begins = number + is_last, is_last
+        if not position:
+            left_out.takes("empty", str(path))
+
+    def _records(self, path: Path, start: int, left_out: LeftOut) -> Iterator[Record]:
+        """Yields the records of a file, each with its place."""
         after = f" after byte {start:,}" if start else ""
-        for number, (line, _, position) in enumerate(_lines(texts), 1):
+        if is_parquet(path):
+            for value, number, position in parquet.rows(path, self.fields, start):
+                yield {self.fields[0]: value}, f"{path}, row {number:,}", position
+            return
+        for number, (line, _, position) in enumerate(_lines(self._texts(path, start)), 1):
             if not line.strip():
                 continue
             where = f"{path}, line {number:,}{after}"
+            if self.errors == "skip" and _ESCAPED.search(line):
+                left_out.takes("undecodable", where)
+                continue
             try:
                 record = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
+                if left_out.takes("not JSON", f"{where}: {error}"):
+                    continue
                 raise DataError(
-                    "a line is not JSON.", values=f"{where}: {error}", fix="correct or remove it."
+                    "a line is not JSON.",
+                    values=f"{where}: {error}",
+                    fix='correct or remove it, or leave such lines out: errors="skip".',
                 ) from None
-            yield self._document(record, where), True, position
+            yield record, where, position
 
-    def _document(self, record: Any, where: str) -> str:
-        document = record.get(self.field) if isinstance(record, dict) else None
-        if not isinstance(document, str):
-            known = (
-                [name for name, value in record.items() if isinstance(value, str)] if isinstance(record, dict) else []
-            )
-            raise DataError(
-                f"a JSON line has no text in the field {self.field!r}.",
-                values=where,
-                rule="each line is an object, and one of its fields, the same in all, is the text of a document.",
-                fix=f'name the field: field="..."; {did_you_mean(self.field, known)}',
-            )
+    def _documents(self, path: Path, start: int, left_out: LeftOut) -> Iterator[Part]:
+        """Yields the texts of the records of a file."""
+        position, before = 0, dict(left_out.counts)
+        for record, where, position in self._records(path, start, left_out):
+            text = self._text_of(record)
+            if isinstance(text, str | bytes):
+                yield self._decoded(text, where, left_out), True, position
+            elif not left_out.takes("no field", where):
+                raise self._no_field(record, where)
+        if not position and left_out.counts == before:
+            left_out.takes("empty", str(path))
+
+    def _text_of(self, record: Any) -> Any:
+        """Returns what a record has in the first of the fields that it has."""
+        if not isinstance(record, dict):
+            return None
+        return next((record[name] for name in self.fields if record.get(name) is not None), None)
+
+    def _no_field(self, record: Any, where: str) -> DataError:
+        known = [name for name, value in record.items() if isinstance(value, str)] if isinstance(record, dict) else []
+        return DataError(
+            f"a record has no text in the field {' or '.join(map(repr, self.fields))}.",
+            values=where,
+            rule="each record is an object, and one of its fields, the same in all, is the text of a document.",
+            fix=f'name the field: field="..."; {did_you_mean(self.fields[0], known)}',
+        )
+
+    def _decoded(self, text: str | bytes, where: str, left_out: LeftOut) -> str:
+        """Returns the text of a record as characters; none if it holds what is no character and is left out."""
+        handler = "replace" if self.errors == "replace" else "strict"
         try:
-            document.encode()
+            return text.decode(errors=handler) if isinstance(text, bytes) else text.encode(errors=handler).decode()
+        except UnicodeDecodeError as error:
+            what, values = "a record is not UTF-8.", f"{where}: {error.reason} at byte {error.start:,}"
         except UnicodeEncodeError as error:
-            if self.errors == "strict":
-                raise DataError(
-                    "a JSON line holds half of a surrogate pair, which is no character.",
-                    values=f"{where}: character {error.start:,} of the text is {document[error.start]!a}",
-                    fix='correct the line, or read such characters as "?": errors="replace".',
-                ) from None
-            document = document.encode(errors="replace").decode()
-        return document
-
-
-def is_json(path: Path) -> bool:
-    """Says whether a file holds JSON lines."""
-    return path.with_suffix("").suffix == ".jsonl" if is_gzip(path) else path.suffix == ".jsonl"
-
-
-def is_gzip(path: Path) -> bool:
-    """Says whether a file is compressed."""
-    return path.suffix == ".gz"
-
-
-def stat(path: Path) -> os.stat_result:
-    """Returns the size and time of a file of text."""
-    with _readable(path):
-        return path.stat()
-
-
-@contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
+            what = "a JSON line holds half of a surrogate pair, which is no character."
+            values = f"{where}: character {error.start:,} of the text is {error.object[error.start]!a}"
+        if left_out.takes("undecodable", where):
+            return ""
         raise DataError(
-            "a file of text cannot be read.",
-            values=f"{path}: {error.strerror or error}",
-            fix="look whether it is there, and at its permissions.",
+            what,
+            values=values,
+            fix='correct it, or replace what is wrong: errors="replace", or leave such records out: errors="skip".',
         ) from None
 
 
-def _encoding(path: Path) -> str:
-    """Returns UTF-8 (a mark at the beginning is no text), but Python's sources say themselves."""
-    if path.suffix != ".py":
-        return "utf-8-sig"
-    with _readable(path), open(path, "rb") as source:
-        try:
-            return tokenize.detect_encoding(source.readline)[0]
-        except (SyntaxError, LookupError) as error:
-            raise DataError(
-                "a Python source names an encoding that does not exist, or is not in the one it names.",
-                values=f"{path}: {error}",
-                fix="correct it, or leave it out of the list.",
-            ) from None
-
-
-def _chunks(path: Path, start: int) -> Iterator[tuple[bytes, int]]:
-    size = _FIRST if not start else _CHUNK
-    with _readable(path), open(path, "rb") as raw:
-        stream = gzip.GzipFile(fileobj=raw) if is_gzip(path) else raw
-        stream.seek(start)
-        num_read = start
-        while True:
-            try:
-                chunk = stream.read(size)
-            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise DataError(
-                    "a gzipped file is broken.",
-                    values=f"{path}: after {num_read:,} bytes of text: {error}",
-                    fix="fetch or make it again: gzip --test checks one.",
-                ) from None
-            if not chunk:
-                return
-            num_read += len(chunk)
-            yield chunk, raw.tell()
-            size = _CHUNK
+def is_parquet(path: Path) -> bool:
+    """Says whether a file holds rows of columns."""
+    return path.suffix == ".parquet"
 
 
 def _begun(chunk: bytes, whole_lines: bool) -> int:
@@ -200,14 +275,15 @@ def _begun(chunk: bytes, whole_lines: bool) -> int:
     return len(chunk) if whole_lines else next((i for i, byte in enumerate(chunk) if byte & 0xC0 != 0x80), len(chunk))
 
 
-def _undecodable(path: Path, error: UnicodeDecodeError, read: int, num_lines: int, start: int) -> DataError:
+def _undecodable(path: Path, error: UnicodeDecodeError, read: int, num_lines: int, start: int) -> FileError:
     byte = read - len(error.object) + error.start
     line = num_lines + error.object[: error.start].count(b"\n") + 1
-    return DataError(
+    return FileError(
         f"a file of text is not {error.encoding.upper().replace('_', '-')}.",
+        kind="undecodable",
         values=f"{path}, line {line:,}{f' after byte {start:,}' if start else ''}: "
         f"0x{error.object[error.start]:02x} at byte {byte:,}: {error.reason}",
-        fix='convert it: iconv -f latin1 -t utf-8, or read what is wrong as U+FFFD: errors="replace".',
+        fix='name its encoding: encoding="latin-1", or do without such bytes: errors="replace" or errors="skip".',
     )
 
 

@@ -3,11 +3,14 @@
     text = Text.find("books/*.txt")                 # a file is a document
     text = Text.find("lm1b/*.gz", per="line")       # a line is a document
     text = Text.find("crawl/*.jsonl.gz", field="body")
+    text = Text.find("crawl", errors="skip")        # all files of a folder, without what cannot be read
     train, held_out = text.hold_out()
 
-Nothing is read before it is needed, but a first look at every file finds what is missing, empty or no text at once.
+Nothing is read before it is needed, but a first look finds what is missing at once. If nothing may be left out, it is a
+look at every file, which finds what is empty or no text too.
 """
 
+import codecs
 import glob
 import os
 import sysconfig
@@ -19,11 +22,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import ArgumentError, DataError, did_you_mean
-from .reading import Errors, Per, Piece, Reading, is_gzip, stat
+from .compression import is_compressed, stat
+from .left_out import Errors, LeftOut
+from .reading import Per, Piece, Reading
 
 _STRETCH = 1 << 20  # bytes that a sample takes at one place
 _NOT_THE_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"}
 _WHOLE = 1 << 16  # hashes are below it
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much of a text is read: so many documents, so many bytes of UTF-8; 0 for all there are."""
+
+    documents: int = 0
+    bytes: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.documents or self.bytes)
 
 
 @dataclass(frozen=True)
@@ -33,6 +49,7 @@ class Text:
     files: tuple[Path, ...]
     reading: Reading = Reading()
     part: tuple[int, int] = (0, _WHOLE)  # the documents whose hash lies in this range
+    limit: Limit = Limit()  # of those, the first
 
     @classmethod
     def find(
@@ -40,30 +57,40 @@ class Text:
         patterns: str | Path | Iterable[str | Path],
         *,
         per: Per = "file",
-        field: str = "text",
+        field: str | Iterable[str] = "text",
         errors: Errors = "strict",
+        encoding: str = "utf-8",
+        limit: Limit = Limit(),  # noqa: B008 - it cannot change
     ) -> "Text":
         """Finds files of text, and looks at the beginning of each.
 
         Args:
-            patterns: paths or globs (`**` goes through folders). Files named `.gz` are decompressed, files named
-                `.jsonl` or `.jsonl.gz` hold a JSON object a line, all others are plain UTF-8. A file that several
-                patterns match is taken once.
+            patterns: paths, globs (`**` goes through folders) or folders, of which all files are taken but hidden ones.
+                Files named `.gz`, `.bz2`, `.xz` or `.zst` are decompressed; `.jsonl` and `.ndjson` (and `.json`, if
+                each line is a document) hold a JSON object a line, `.parquet` files rows; all others are plain text. A
+                file that several patterns match is taken once.
             per: in plain files, "file" makes each file a document, "line" each line that is not blank.
-            field: the field of a JSON object that holds its text.
-            errors: what happens to bytes that are not UTF-8: "strict" stops, "replace" reads them as U+FFFD.
+            field: the field of a JSON object, or the column, that holds the text; of several names the first there is.
+            errors: what happens to what cannot be read. "strict" stops. "skip" leaves out, and counts, documents that
+                cannot be decoded, records without the field, and files that are empty, binary or broken. "replace" does
+                the same, but reads bytes that cannot be decoded as U+FFFD.
+            encoding: of files that say nothing of it. A mark at the beginning says UTF-8, UTF-16 or UTF-32.
+            limit: where to stop.
         """
-        for name, value, known in (("per", per, ("file", "line")), ("errors", errors, ("strict", "replace"))):
+        for name, value, known in (("per", per, ("file", "line")), ("errors", errors, ("strict", "replace", "skip"))):
             if value not in known:
                 raise ArgumentError(f"{name}={value!r} is no way to read text.", fix=did_you_mean(str(value), known))
+        fields = (field,) if isinstance(field, str) else tuple(field)
+        reading = Reading(per, fields, errors, _encoding(encoding))
         names = [patterns] if isinstance(patterns, str | Path) else patterns
         files = tuple(dict.fromkeys(file for name in names for file in _matches(name)))
         if not files:
             raise DataError("no files of text are named.", fix='name some, for example "books/*.txt".')
-        reading = Reading(per, field, errors)
-        for file in files:
+        for file in files if errors == "strict" else ():
             reading.look(file)
-        return cls(files, reading)
+        if errors != "strict":
+            reading.look_for_field(next((file for file in files if reading.is_by_line(file)), files[0]))
+        return cls(files, reading, limit=limit)
 
     @property
     def num_bytes(self) -> int:
@@ -73,16 +100,28 @@ class Text:
     def documents(self) -> Iterator[str]:
         """Yields the documents, one at a time."""
         parts = []
-        for file in self.files:
-            for piece in self.pieces(file):
-                parts.append(piece.text)
-                if piece.is_last:
-                    yield "".join(parts)
-                    parts = []
+        for piece in self._all_pieces():
+            parts.append(piece.text)
+            if piece.is_last:
+                yield "".join(parts)
+                parts = []
 
-    def pieces(self, file: Path, start: int = 0) -> Iterator[Piece]:
-        """Yields the documents of one of the files, long ones in several pieces."""
-        pieces = self.reading.pieces(file, start)
+    def _all_pieces(self) -> Iterator[Piece]:
+        counter = Counter(self.limit)
+        for file in self.files:
+            yield from counter.take(self.pieces(file))
+            if counter.is_full:
+                return
+
+    def pieces(self, file: Path, start: int = 0, left_out: LeftOut | None = None) -> Iterator[Piece]:
+        """Yields the documents of one of the files, long ones in several pieces; the limit is not looked at.
+
+        Args:
+            file: which.
+            start: about the byte to begin at.
+            left_out: counts what cannot be read, if it may be left out.
+        """
+        pieces = self.reading.pieces(file, start, left_out)
         if self.part == (0, _WHOLE):
             yield from pieces
             return
@@ -98,8 +137,16 @@ class Text:
         """Yields pieces of at most so many bytes in all, from places spread evenly over the files.
 
         Nothing else is read, so a sample of 100 GB takes no longer than one of 1 GB. Compressed files cannot be entered
-        in the middle: of these it takes the beginnings.
+        in the middle: of these it takes the beginnings. Of a text with a limit it takes the beginning.
         """
+        if self.limit:
+            for piece in self._all_pieces():
+                taken = piece.text.encode()[:num_bytes]
+                num_bytes -= len(taken)
+                yield taken.decode(errors="ignore")
+                if not num_bytes:
+                    return
+            return
         for first, end, start, budget in _places(self.files, num_bytes):
             for file in self.files[first:end]:
                 for piece in self.pieces(file, start):
@@ -143,6 +190,37 @@ def documents(
     return Text.find(patterns, per=per, field=field, errors=errors).documents()
 
 
+class Counter:
+    """Keeps a text within its limit, also one that was begun before."""
+
+    def __init__(self, limit: Limit, documents: int = 0, num_bytes: int = 0):
+        self._limit, self._documents, self._bytes = limit, documents, num_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is taken."""
+        limit = self._limit
+        return bool(limit.documents and self._documents >= limit.documents) or bool(
+            limit.bytes and self._bytes >= limit.bytes
+        )
+
+    def take(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
+        """Yields pieces up to the limit; the last document may end within a word, never within a character."""
+        if not self._limit:
+            yield from pieces
+            return
+        while not self.is_full and (piece := next(pieces, None)) is not None:
+            room = self._limit.bytes - self._bytes if self._limit.bytes else None
+            content = piece.text.encode()
+            if room is not None and len(content) >= room:
+                self._bytes = self._limit.bytes
+                yield Piece(content[:room].decode(errors="ignore"), True, piece.position)
+                return
+            self._bytes += len(content)
+            self._documents += piece.is_last
+            yield piece
+
+
 class Corpus(NamedTuple):
     """Text to train on, text to evaluate on, and how many files are in neither because they cannot be decoded."""
 
@@ -181,17 +259,37 @@ def _is_readable(path: Path) -> bool:
 
 
 def _matches(name: str | Path) -> list[Path]:
-    path = Path(name)
+    path = Path(name).expanduser()
     if path.is_dir():
-        raise DataError("a folder is not a file of text.", values=str(path), fix=f'name its files: "{path}/*.txt".')
+        if files := list(_below(path)):
+            return files
+        raise DataError("a folder has no files of text.", values=str(path), fix="name another, or files.")
     if path.exists():
         return [path]
-    if glob.has_magic(str(name)):
-        paths = sorted(Path(match) for match in glob.glob(str(name), recursive=True))
+    if glob.has_magic(str(path)):
+        paths = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
         if files := [path for path in paths if path.is_file()]:
             return files
         raise DataError("no file matches a pattern.", values=str(name), fix=_nearest(path))
     raise DataError("a file of text does not exist.", values=str(path), fix=_nearest(path))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yields the files of a folder and of those in it, always in the same order; names that begin with . are hidden."""
+    for where, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(where, name) for name in sorted(names) if not name.startswith("."))
+
+
+def _encoding(name: str) -> str:
+    """Returns Python's name of an encoding of text."""
+    try:
+        codec = codecs.lookup(name)
+        "".encode(codec.name)  # raises if it is a codec, but not of text
+        return codec.name
+    except LookupError:
+        fix = "choose utf-8, latin-1, cp1252, utf-16 or another that Python knows."
+        raise ArgumentError(f"encoding={name!r} is not an encoding of text.", fix=fix) from None
 
 
 def _nearest(path: Path) -> str:
@@ -208,7 +306,7 @@ def _places(files: tuple[Path, ...], num_bytes: int) -> list[tuple[int, int, int
     """Returns evenly spread stretches: (first file, end of files, byte in the first, bytes to take)."""
     sizes = [stat(file).st_size for file in files]
     total = sum(sizes)
-    if total <= num_bytes and not any(map(is_gzip, files)):
+    if total <= num_bytes and not any(map(is_compressed, files)):
         return [(0, len(files), 0, num_bytes)]
     count = max(1, min(num_bytes, total) // _STRETCH)
     plain, compressed = min(num_bytes, total) // count, num_bytes // count
@@ -218,7 +316,7 @@ def _places(files: tuple[Path, ...], num_bytes: int) -> list[tuple[int, int, int
         at = number * total // count
         while at >= begin + sizes[index]:
             index, begin = index + 1, begin + sizes[index]
-        if not is_gzip(files[index]):
+        if not is_compressed(files[index]):
             places.append((index, at - begin, plain))
         elif places and places[-1][0] == index:
             places[-1] = (index, 0, places[-1][2] + compressed)

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -25,14 +25,21 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from ..errors import DataError
 from ..files import Lock, write_whole
-from .reading import PIECE, stat
-from .text import Text
+from .compression import stat
+from .left_out import LeftOut, show_left_out
+from .reading import PIECE
+from .text import Counter, Text
 from .tokens import FORMAT, MANIFEST, OFFSET, TokenFile
 from .vocabulary import Vocabulary
 
 _BATCH = 1 << 22  # characters encoded at a time: each takes some 50 bytes of memory meanwhile
 _OURS = re.compile(r"(tokens|offsets|progress)-[0-9a-f]{16}\.(bin|json)|(progress-.*|manifest)\.json\.\d+\.partial")
+_NAMED = 1000  # files that the manifest names
 CHECKPOINT = 1 << 26  # bytes of text between two points to continue from
+
+
+class NoDocumentsError(DataError):
+    """A text of which nothing is left to read."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,7 @@ class Point:
     documents: int = 0
     bytes: int = 0  # of text
     errors: str = "strict"  # how it was read
+    left_out: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,6 +63,7 @@ class _Batch:
     file: int
     pieces: int
     position: int
+    left_out: dict[str, tuple[int, str]]
 
 
 def tokenize(text: Text, vocabulary: Vocabulary, folder: str | Path, console: Console | None = None) -> TokenFile:
@@ -95,7 +104,7 @@ class _Writer:
         self.dtype = np.dtype("<u2" if vocabulary.size <= 1 << 16 else "<u4")
         self.tokens, self.offsets = folder / f"tokens-{key}.bin", folder / f"offsets-{key}.bin"
         self.progress = folder / f"progress-{key}.json"
-        self.sizes = [stat(file).st_size for file in text.files]
+        self.sizes = np.cumsum([0, *(stat(file).st_size for file in text.files)])
 
     def run(self, console: Console) -> None:
         (self.folder / MANIFEST).unlink(missing_ok=True)
@@ -107,7 +116,7 @@ class _Writer:
             open(self.tokens, "r+b" if point.tokens else "wb") as tokens,
             open(self.offsets, "r+b" if point.tokens else "wb") as offsets,
         ):
-            task = bar.add_task("", total=sum(self.sizes), completed=self._bytes_read(point))
+            task = bar.add_task("", total=int(self.sizes[-1]), completed=self._bytes_read(point))
             if point.tokens:
                 tokens.truncate(point.tokens * self.dtype.itemsize)
                 tokens.seek(0, os.SEEK_END)
@@ -124,6 +133,7 @@ class _Writer:
                     self._force(tokens, offsets)
                     write_whole(self.progress, json.dumps(asdict(point)).encode())
             self._force(tokens, offsets)
+            bar.update(task, completed=int(self.sizes[-1]))
         self._finish(point)
 
     def _encoded(self, point: Point) -> Iterator[tuple[_Batch, list[list[int]]]]:
@@ -141,18 +151,23 @@ class _Writer:
     def _batches(self, point: Point) -> Iterator[_Batch]:
         texts: list[str] = []
         are_last: list[bool] = []
-        length = 0
+        length, left_out = 0, LeftOut(self.text.reading.errors, point.left_out)
+        counter, num_files = Counter(self.text.limit, point.documents, point.bytes), len(self.text.files)
         for index, file in islice(enumerate(self.text.files), point.file, None):
-            skip = point.pieces if index == point.file else 0
-            for number, piece in enumerate(islice(self.text.pieces(file), skip, None), skip + 1):
+            pieces, skip = self.text.pieces(file, left_out=left_out), point.pieces if index == point.file else 0
+            for _ in islice(pieces, skip):
+                left_out.counts = dict(point.left_out)  # what is left out before them has been counted
+            for number, piece in enumerate(counter.take(pieces), skip + 1):
                 texts.append(piece.text)
                 are_last.append(piece.is_last)
                 length += len(piece.text)
                 if length >= _BATCH:
-                    yield _Batch(texts, are_last, index, number, piece.position)
+                    place = (num_files, 0, 0) if counter.is_full else (index, number, piece.position)
+                    yield _Batch(texts, are_last, *place, dict(left_out.counts))
                     texts, are_last, length = [], [], 0
-        if texts:
-            yield _Batch(texts, are_last, len(self.text.files), 0, 0)
+            if counter.is_full:
+                break
+        yield _Batch(texts, are_last, num_files, 0, 0, left_out.counts)
 
     def _append(self, point: Point, batch: _Batch, ids: list[list[int]], tokens: Any, offsets: Any) -> Point:
         flat: list[int] = []
@@ -172,15 +187,17 @@ class _Writer:
             point.documents + len(ends),
             point.bytes + sum(len(text.encode()) for text in batch.texts),
             self.text.reading.errors,
+            batch.left_out,
         )
 
     def _finish(self, point: Point) -> None:
         if not point.documents:
-            raise DataError(
+            left_out = f"; left out: {show_left_out(point.left_out)}" if point.left_out else ""
+            raise NoDocumentsError(
                 "a text has no documents.",
-                values=_names(self.text),
-                rule="blank lines and files are no documents.",
-                fix="name other files; to hold some of them out there must be many.",
+                values=_names(self.text) + left_out,
+                rule="blank lines and files are no documents, nor is what cannot be read.",
+                fix="name other files, or correct these; to hold some of them out there must be many.",
             )
         if _key(self.text, self.vocabulary) != self.key:
             raise DataError(
@@ -195,6 +212,7 @@ class _Writer:
             "tokens": point.tokens,
             "documents": point.documents,
             "bytes": point.bytes,
+            "left_out": point.left_out,
             "vocabulary": self.vocabulary.fingerprint,
             "vocabulary_size": self.vocabulary.size,
             "begin": self.vocabulary.begin,
@@ -209,7 +227,7 @@ class _Writer:
         with contextlib.suppress(OSError, ValueError, TypeError):
             point = Point(**json.loads(self.progress.read_bytes()))
             is_there = self.tokens.stat().st_size >= point.tokens * self.dtype.itemsize
-            is_there &= _is_as_strict(point.errors, self.text)
+            is_there &= _is_as_strict(point.errors, self.text, is_whole=False)
             if is_there and self.offsets.stat().st_size >= (point.documents + 1) * OFFSET.itemsize:
                 return point
         return Point()
@@ -221,7 +239,7 @@ class _Writer:
                 path.unlink(missing_ok=True)
 
     def _bytes_read(self, point: Point) -> int:
-        return sum(self.sizes[: point.file]) + point.position
+        return int(self.sizes[point.file]) + point.position
 
     @staticmethod
     def _force(*files: Any) -> None:
@@ -241,22 +259,31 @@ def _key(text: Text, vocabulary: Vocabulary) -> str:
 
     How errors are treated is not part of it, so that a run which met a wrong byte continues with errors="replace".
     """
-    files = [(file.name, stat(file).st_size, stat(file).st_mtime_ns) for file in text.files]
-    parts = (FORMAT, PIECE, vocabulary.fingerprint, text.reading.per, text.reading.field, text.part, files)
-    return sha256(json.dumps(parts).encode()).hexdigest()[:16]
+    reading = text.reading
+    parts = (FORMAT, PIECE, vocabulary.fingerprint, reading.per, reading.fields, reading.encoding, text.part)
+    key = sha256(json.dumps((*parts, asdict(text.limit))).encode())
+    for file in text.files:
+        status = stat(file)
+        key.update(json.dumps((file.name, status.st_size, status.st_mtime_ns)).encode())
+    return key.hexdigest()[:16]
 
 
-def _is_as_strict(errors: str, text: Text) -> bool:
-    """Says whether tokens of a text read so are those that the text would have now."""
-    return errors in ("strict", text.reading.errors)
+def _is_as_strict(errors: str, text: Text, is_whole: bool = True) -> bool:
+    """Says whether tokens of a text read so, whole or the beginning, are those that the text would have now.
+
+    What was read strictly to its end has nothing to replace or to leave out. A beginning may be that of a document
+    which turns out to be one to leave out.
+    """
+    return errors == text.reading.errors or (errors == "strict" and (is_whole or text.reading.errors == "replace"))
 
 
 def _description(text: Text) -> dict[str, Any]:
     files = [
         {"path": str(file), "bytes": stat(file).st_size, "modified": stat(file).st_mtime_ns / 1e9}
-        for file in text.files
+        for file in text.files[:_NAMED]
     ]
-    return {**asdict(text.reading), "part": text.part, "files": files}
+    limit = {f"max_{name}": value for name, value in asdict(text.limit).items()}
+    return {**asdict(text.reading), "part": text.part, **limit, "num_files": len(text.files), "files": files}
 
 
 def _names(text: Text) -> str:

@@ -6,17 +6,54 @@ manifest has another key, holds nothing: `meshax.data.tokenize` makes it anew.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import ArgumentError, DataError
+from .left_out import show_left_out
 from .vocabulary import END
 
 MANIFEST = "manifest.json"
 OFFSET = np.dtype("<u8")
 FORMAT = 1
+
+
+class TokenFiles:
+    """Several token files, one after the other, as one to read from."""
+
+    def __init__(self, files: Sequence["TokenFile"]):
+        self.files = tuple(files)
+        self.tokens = _Joined([file.tokens for file in files])
+        self.num_tokens = sum(file.num_tokens for file in files)
+        self.num_documents = sum(file.num_documents for file in files)
+        self.num_bytes = sum(file.num_bytes for file in files)
+        self.vocabulary_size = files[0].vocabulary_size
+        self.begin, self.end = files[0].begin, files[0].end
+
+    def __len__(self) -> int:
+        return self.num_tokens
+
+
+class _Joined:
+    """Arrays one after the other, of which stretches are copied when they are asked for."""
+
+    def __init__(self, arrays: Sequence[np.ndarray]):
+        self._arrays = arrays
+        self._begins = np.cumsum([0, *map(len, arrays)])
+
+    def __len__(self) -> int:
+        return int(self._begins[-1])
+
+    def __getitem__(self, place: Any) -> Any:
+        if not isinstance(place, slice):
+            return self[place : place + 1][0]
+        begin, end, _ = place.indices(len(self))
+        return np.concatenate(
+            [a[max(begin - b, 0) : max(end - b, 0)] for a, b in zip(self._arrays, self._begins, strict=False)]
+        )
 
 
 class TokenFile:
@@ -45,6 +82,11 @@ class TokenFile:
     def num_bytes(self) -> int:
         """The size of the documents' text in UTF-8, which bits per byte are measured by."""
         return self.manifest["bytes"]
+
+    @property
+    def left_out(self) -> str:
+        """What of the text could not be read, in words."""
+        return show_left_out(self.manifest.get("left_out", {}))
 
     @property
     def vocabulary_size(self) -> int:
@@ -104,3 +146,6 @@ class TokenFile:
                 fix="make it again: meshax.data.tokenize(text, vocabulary, folder).",
             )
         return np.memmap(path, dtype, "r", shape=(length,))
+
+
+Tokens = TokenFile | TokenFiles

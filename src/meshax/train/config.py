@@ -92,6 +92,7 @@ class TrainConfig(TrainOptions):
             if getattr(self, name) not in known:
                 *most, last = (f'"{word}"' for word in known if word)
                 raise ArgumentError(f"{name} is {getattr(self, name)!r}.", fix=f"choose {', '.join(most)} or {last}.")
+        self.data.check()
         self.make_optimizer()
         if self.memory:
             parse_bytes(self.memory)

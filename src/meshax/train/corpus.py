@@ -1,8 +1,15 @@
-"""From text to tokens: what a run reads before its first step, and reuses the next time."""
+"""From text to tokens: what a run reads before its first step, and reuses the next time.
 
+To go on, or to evaluate, a run needs the tokens alone, whatever has become of the text.
+"""
+
+import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,19 +17,29 @@ import numpy as np
 from rich.console import Console
 
 from ..data.bigram import Bigram
-from ..data.reading import Per
 from ..data.stream import Batches, evaluation
-from ..data.text import Text, standard_library
-from ..data.tokenizing import tokenize
-from ..data.tokens import MANIFEST, TokenFile
+from ..data.text import Limit, Text, standard_library
+from ..data.tokenizing import NoDocumentsError, tokenize
+from ..data.tokens import TokenFile, Tokens
 from ..data.vocabulary import Vocabulary
 from ..errors import DataError, TrainingError
 from ..tensors import Tensor
 from .config import TrainConfig
 from .evaluation import Evaluation
 from .metrics import bits_per_byte
+from .text_options import DataOptions, TextOptions
+from .text_record import (
+    VOCABULARY,
+    check_same_text,
+    files_of,
+    has_checkpoint,
+    joined,
+    remember,
+    stored_tokens,
+    text_options,
+)
 
-VOCABULARY = "vocabulary.json"
+_SAMPLED = 256 * 10**6  # bytes of text that a vocabulary is trained from
 
 
 @dataclass(frozen=True)
@@ -32,13 +49,26 @@ class TextExamples:
     unit: ClassVar[str] = "token"
 
     vocabulary: Vocabulary
-    train: TokenFile
-    held_out: TokenFile
+    train: Tokens
+    held_out: Tokens
+    weights: tuple[float, ...] = (1.0,)  # of a mixture, one for each of the files of `train`
 
     @classmethod
     def open(cls, config: TrainConfig, console: Console, read_only: bool = False) -> "TextExamples":
         """Finds and tokenizes the text of a run."""
         return prepare(config, console, read_only)
+
+    @classmethod
+    def other(cls, config: TrainConfig, options: TextOptions, console: Console) -> "TextExamples":
+        """Returns other text to evaluate a run on, in the run's vocabulary."""
+        vocabulary = Vocabulary.load(config.directory() / VOCABULARY)
+        text = _find(options, options.text)
+        with tempfile.TemporaryDirectory(prefix="meshax-") as temporary:
+            folder = _cached(options, vocabulary) if options.cache else Path(temporary)
+            # Files that are mapped into memory stay there when their names are gone.
+            tokens = tokenize(text, vocabulary, folder / "other", console)
+        _say_left_out(console, tokens)
+        return cls(vocabulary, tokens, tokens)
 
     @staticmethod
     def shapes(batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -47,7 +77,9 @@ class TextExamples:
 
     def stream(self, sizes: Mapping[str, int], seed: int) -> Batches:
         """Returns the batches to train on."""
-        return Batches(self.train, length=sizes["length"], batch=sizes["batch"], seed=seed)
+        return Batches(
+            files_of(self.train), length=sizes["length"], batch=sizes["batch"], seed=seed, weights=self.weights
+        )
 
     def held_out_batches(self, sizes: Mapping[str, int]) -> Iterator[dict[str, np.ndarray]]:
         """Yields the held-out text once."""
@@ -82,11 +114,29 @@ def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> T
         read_only: whether there must be a vocabulary already.
     """
     run = config.directory()
-    if read_only and not config.data.cache and (run / "tokens" / "held_out" / MANIFEST).exists():
-        # what the run was trained and evaluated on, whatever has become of the text
-        train, held_out = (TokenFile(run / "tokens" / name) for name in ("train", "held_out"))
-        return TextExamples(Vocabulary.load(run / VOCABULARY), train, held_out)
-    folder = Path(config.data.cache).expanduser() if config.data.cache else run / "tokens"
+    weights = config.data.weights or (1.0,)
+    if read_only or has_checkpoint(run):
+        if not read_only:
+            check_same_text(config)
+        if (stored := stored_tokens(run)) is not None:
+            return TextExamples(Vocabulary.load(run / VOCABULARY), *stored, weights)
+    text, other = _texts(config, console)
+    vocabulary = Vocabulary.load(run / VOCABULARY) if read_only else _vocabulary(config, run, text, console)
+    folder = _cached(config.data, vocabulary) if config.data.cache else run / "tokens"
+    _make_folder(folder)
+    train = [tokenize(one, vocabulary, folder / f"train{_number(i, text)}", console) for i, one in enumerate(text)]
+    held_out = _tokenize_held_out(config, train, other, vocabulary, folder, console)
+    for tokens in (*train, *held_out):
+        _say_left_out(console, tokens)
+    examples = TextExamples(vocabulary, joined(train), joined(held_out), weights)
+    if not read_only:
+        remember(config, examples.train, examples.held_out)
+    if config.data.weights:
+        _say_mixture(config.data, train, console)
+    return examples
+
+
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -95,25 +145,39 @@ def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> T
             values=f"{folder}: {error.strerror or error}",
             fix="choose another data.cache=, or out=.",
         ) from error
-    text, other = _texts(config, console)
-    vocabulary = Vocabulary.load(run / VOCABULARY) if read_only else _vocabulary(config, run, text, console)
-    train = tokenize(text, vocabulary, folder / "train", console)
-    try:
-        held_out = tokenize(other, vocabulary, folder / "held_out", console)
-    except DataError as error:
-        if config.data.held_out or not str(error).startswith("a text has no documents"):
-            raise
-        raise TrainingError(
-            "the text is too short to hold some of it out.",
-            values=f"{train.num_documents} documents",
-            rule="about a twentieth of the documents is held out, chosen by their words.",
-            fix="give more text, or pass data.held_out=FILE.",
-        ) from error
-    return TextExamples(vocabulary, train, held_out)
 
 
-def _texts(config: TrainConfig, console: Console) -> tuple[Text, Text]:
-    if not config.data.text:
+def _tokenize_held_out(
+    config: TrainConfig,
+    train: Sequence[TokenFile],
+    texts: Sequence[Text],
+    vocabulary: Vocabulary,
+    folder: Path,
+    console: Console,
+) -> list[TokenFile]:
+    """Tokenizes the text to evaluate on; a small source of a mixture may have none, but not all of them."""
+    held_out: list[TokenFile] = []
+    for number, text in enumerate(texts):
+        try:
+            held_out.append(tokenize(text, vocabulary, folder / f"held_out{_number(number, texts)}", console))
+        except NoDocumentsError as error:
+            if config.data.validation:
+                raise
+            reason = error
+    if held_out:
+        return held_out
+    raise TrainingError(
+        "the text is too short to hold some of it out.",
+        values=f"{sum(tokens.num_documents for tokens in train)} documents",
+        rule="about a twentieth of the documents is held out, chosen by their words.",
+        fix="give more text, or pass data.validation=FILE.",
+    ) from reason
+
+
+def _texts(config: TrainConfig, console: Console) -> tuple[list[Text], list[Text]]:
+    """Returns the text to train on, of a mixture each source by itself, and the text to evaluate on."""
+    data = config.data
+    if not data.text:
         corpus = standard_library()
         console.print(
             f"text: the source of Python's standard library, {corpus.train.num_bytes / 1e6:.1f} MB in "
@@ -121,50 +185,72 @@ def _texts(config: TrainConfig, console: Console) -> tuple[Text, Text]:
             f"{corpus.num_left_out} left out because they cannot be decoded",
             highlight=False,
         )
-        return corpus.train, corpus.held_out
-    per: Per = "line" if config.data.lines else "file"
-    text = Text.find(config.data.text, per=per)
-    if config.data.held_out:
-        other = Text.find(config.data.held_out, per=per)
-        both = sorted(set(map(str, text.files)) & set(map(str, other.files)))
-        if both:
-            raise TrainingError(
-                "a file is both trained on and held out.",
-                values=both[0],
-                fix="leave it out of data.text=, or of data.held_out=.",
-            )
-        return text, other
-    try:
-        return text.hold_out()
-    except DataError as error:
+        texts = [replace(text, limit=Limit(data.max_documents, data.max_bytes)) for text in corpus[:2]]
+        return texts[:1], [_find(data, data.validation)] if data.validation else texts[1:]
+    texts = [_find(data, [pattern]) for pattern in data.text] if data.weights else [_find(data, data.text)]
+    _check_apart(texts, "a file is in two sources of a mixture.", "leave it out of one of the patterns in data.text=.")
+    if data.validation:
+        other = _find(data, data.validation)
+        joined = replace(texts[0], files=tuple(file for text in texts for file in text.files))
+        fix = "leave it out of data.text=, or of data.validation=."
+        _check_apart([joined, other], "a file is both trained on and held out.", fix)
+        return texts, [other]
+    pairs = [_hold_out(text) for text in texts]
+    if not any(other for _, other in pairs):
         raise TrainingError(
             "one document cannot be both trained on and held out.",
-            values=str(text.files[0]),
-            fix="pass data.held_out=FILE, or data.lines=True to make each line a document.",
-        ) from error
+            values=str(texts[0].files[0]),
+            fix="pass data.validation=FILE, or data.lines=True to make each line a document.",
+        )
+    return [text for text, _ in pairs], [other for _, other in pairs if other]
 
 
-def _vocabulary(config: TrainConfig, run: Path, text: Text, console: Console) -> Vocabulary:
+def _find(options: TextOptions, patterns: Sequence[str]) -> Text:
+    return Text.find(
+        patterns,
+        per="line" if options.lines else "file",
+        field=options.field,
+        errors=options.errors,  # type: ignore[arg-type]  # which it checks
+        encoding=options.encoding,
+        limit=Limit(options.max_documents, options.max_bytes),
+    )
+
+
+def _hold_out(text: Text) -> tuple[Text, Text | None]:
+    try:
+        return text.hold_out()
+    except DataError:
+        return text, None
+
+
+def _check_apart(texts: Sequence[Text], what: str, fix: str) -> None:
+    """Raises if two texts share a file."""
+    seen: set[str] = set()
+    for text in texts:
+        paths = {os.path.realpath(file): str(file) for file in text.files}
+        if both := sorted(name for path, name in paths.items() if path in seen):
+            raise TrainingError(what, values=both[0], fix=fix)
+        seen |= paths.keys()
+
+
+def _vocabulary(config: TrainConfig, run: Path, text: Sequence[Text], console: Console) -> Vocabulary:
     """Loads the run's vocabulary, or the one that is named, or trains one; it must fit the model.
 
     What a start left that never came to a checkpoint is no run: its vocabulary may be that of another text.
     """
     own, size = run / VOCABULARY, config.model().sizes()["vocab"]
-    has_run = any((run / "checkpoints").glob("*-step-*"))
-    named = Vocabulary.load(config.data.vocabulary) if config.data.vocabulary else None
-    if own.exists() and has_run:
+    if own.exists() and has_checkpoint(run):
         vocabulary = Vocabulary.load(own)
-        if named is not None and named.fingerprint != vocabulary.fingerprint:
-            raise TrainingError(
-                f"the run in {str(run)!r} has another vocabulary.",
-                values=f"{config.data.vocabulary}, beside {own}",
-                fix="choose another out=, or leave the option out.",
-            )
-    elif named is not None:
-        vocabulary = named
+    elif config.data.vocabulary:
+        vocabulary = Vocabulary.load(config.data.vocabulary)
     else:
+        weights = config.data.weights or (1.0,)
+        shares = [weight / sum(weights) for weight in weights]
+        samples = (
+            piece for one, share in zip(text, shares, strict=True) for piece in one.sample(round(_SAMPLED * share))
+        )
         with console.status("training a vocabulary"):
-            vocabulary = Vocabulary.train(text, size)
+            vocabulary = Vocabulary.train(samples, size)
         if vocabulary.size < size:
             console.print(
                 f"vocabulary: {vocabulary.size} subwords, as many as the text gives; the model has room for {size}",
@@ -179,3 +265,24 @@ def _vocabulary(config: TrainConfig, run: Path, text: Text, console: Console) ->
     run.mkdir(parents=True, exist_ok=True)
     vocabulary.save(own)
     return vocabulary
+
+
+def _cached(options: TextOptions, vocabulary: Vocabulary) -> Path:
+    """Returns the folder for the tokens of a text, one for each way to make them."""
+    key = json.dumps([text_options(options), vocabulary.fingerprint])
+    return Path(options.cache).expanduser() / sha256(key.encode()).hexdigest()[:16]
+
+
+def _number(number: int, texts: Sequence[Text]) -> str:
+    return f"-{number + 1}" if len(texts) > 1 else ""
+
+
+def _say_left_out(console: Console, tokens: TokenFile) -> None:
+    if tokens.left_out:
+        console.print(f"left out of the text: {tokens.left_out}", highlight=False, markup=False)
+
+
+def _say_mixture(data: DataOptions, train: Sequence[TokenFile], console: Console) -> None:
+    for name, weight, tokens in zip(data.text, data.weights, train, strict=True):
+        words = f"{weight / sum(data.weights):.1%} of the examples from {name}: {tokens.num_tokens:,} tokens"
+        console.print(words, highlight=False, markup=False)

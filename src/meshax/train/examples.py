@@ -15,6 +15,7 @@ from ..tensors import Tensor
 from .config import TrainConfig
 from .corpus import TextExamples
 from .evaluation import Evaluation
+from .text_options import TextOptions
 
 Batch = dict[str, np.ndarray]
 
@@ -40,6 +41,10 @@ class Examples(Protocol):
     @classmethod
     def open(cls, config: TrainConfig, console: Console, read_only: bool = False) -> "Examples":
         """Finds and prepares the examples of a run; to look only, nothing of the run is changed."""
+
+    @classmethod
+    def other(cls, config: TrainConfig, options: TextOptions, console: Console) -> "Examples":
+        """Prepares other examples to evaluate a run on: its own stay as they are."""
 
     @staticmethod
     def shapes(batch: dict[str, Tensor]) -> dict[str, Tensor]:

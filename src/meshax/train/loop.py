@@ -36,6 +36,7 @@ from .profiling import Profile
 from .progress import Display
 from .step import TrainState, evaluation_step, init_state, make_train_step
 from .step_memory import fitted, step_and_shapes
+from .text_options import TextOptions
 
 
 class Run:
@@ -90,6 +91,10 @@ class Run:
     def examples(self) -> Examples:
         """What the run learns from."""
         return examples_for(self.model).open(self.config, self.console, self.read_only)
+
+    def use_other_text(self, options: TextOptions) -> None:
+        """Evaluates on other text from now on."""
+        self.examples = examples_for(self.model).other(self.config, options, self.console)
 
     @cached_property
     def checkpoints(self) -> Checkpoints:

@@ -5,25 +5,15 @@ import json
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from ..errors import ArgumentError, did_you_mean
+from .text_options import DataOptions
 
 CONFIG = "config.json"
 VIRTUAL = "data:2 model:4"  # the processors of a laptop
 AUTO = "auto"  # of what the backward pass keeps: the most that fits
 T = TypeVar("T", bound="TrainOptions")
-
-
-@dataclass(frozen=True)
-class DataOptions:
-    """The text to learn from."""
-
-    text: tuple[str, ...] = ()  # files or globs; none: the source of Python's standard library
-    held_out: tuple[str, ...] = ()  # files to evaluate on; none: a twentieth of the text
-    lines: bool = False  # whether each line is a document, as in LM1B's files
-    vocabulary: str = ""  # a vocabulary file; none: one is trained from the text
-    cache: str = ""  # where tokens are kept; none: in the run's directory
 
 
 @dataclass(frozen=True)
@@ -93,6 +83,13 @@ def read_options(path: Path, kind: type[T]) -> T:
     return _parsed(kind, data, path.name)
 
 
+def _tuple_of(kinds: tuple[Any, ...], values: list[Any]) -> Any:
+    """Returns a list as a tuple of texts or of numbers, or as it is if it holds something else."""
+    if kinds == (float,):
+        values = [float(value) if type(value) is int else value for value in values]
+    return tuple(values) if all(type(value) in kinds for value in values) else values
+
+
 def _parsed(kind: Any, data: dict[str, Any], where: str, group: str = "") -> Any:
     known = {f.name: f for f in dataclasses.fields(kind)}
     values = {}
@@ -104,8 +101,8 @@ def _parsed(kind: Any, data: dict[str, Any], where: str, group: str = "") -> Any
         wanted = known[name].type
         if dataclasses.is_dataclass(wanted) and isinstance(value, dict):
             value = _parsed(wanted, value, where, f"{name}.")
-        if isinstance(value, list) and all(isinstance(one, str) for one in value):
-            value = tuple(value)
+        if isinstance(value, list):
+            value = _tuple_of(get_args(wanted)[:1], value)
         if wanted is float and type(value) is int:
             value = float(value)
         if type(value) is not (get_origin(wanted) or wanted):

@@ -1,0 +1,69 @@
+"""Options of text that cannot be are found before anything is read."""
+
+import pytest
+
+import meshax as mx
+from meshax.train.text_options import DataOptions, TextOptions
+from messages import pinned
+
+
+@pytest.mark.parametrize("errors", ["strict", "replace", "skip"])
+def test_options_that_can_be(errors):
+    TextOptions(errors=errors, encoding="latin-1", field=("text", "body"), max_documents=3).check()
+    DataOptions(text=("a", "b", "c"), weights=(5, 3, 2), errors=errors).check()
+
+
+test_messages = pinned(
+    {
+        "errors": (
+            mx.ArgumentError,
+            DataOptions(errors="skipp").check,
+            """
+            data.errors is 'skipp'.
+              fix: did you mean "skip"?
+            """,
+        ),
+        "a limit below nothing": (
+            mx.ArgumentError,
+            TextOptions(max_bytes=-1).check,
+            """
+            data.max_bytes is -1.
+              fix: give a number, 0 or more.
+            """,
+        ),
+        "no field": (
+            mx.ArgumentError,
+            TextOptions(field=()).check,
+            """
+            data.field is empty.
+              fix: name the field that holds the text.
+            """,
+        ),
+        "an encoding": (
+            mx.ArgumentError,
+            TextOptions(encoding="klingon").check,
+            """
+            data.encoding is 'klingon'.
+              fix: choose utf-8, latin-1, cp1252, utf-16 or another that Python knows.
+            """,
+        ),
+        "weights without texts": (
+            mx.ArgumentError,
+            DataOptions(text=("a", "b"), weights=(0.5, 0.3, 0.2)).check,
+            """
+            data.weights is 0.5 0.3 0.2.
+              values: 3 weights, 2 texts
+              rule: each pattern of data.text= is a source of a mixture, and has a weight.
+              fix: give as many weights as texts; several files of one source are a folder or a glob in quotes.
+            """,
+        ),
+        "a weight of nothing": (
+            mx.ArgumentError,
+            DataOptions(text=("a", "b"), weights=(1.0, 0.0)).check,
+            """
+            1.0 0.0 are not the weights of a mixture.
+              fix: give a number above 0 for each source; leave a source out that is not to be read.
+            """,
+        ),
+    }
+)
