@@ -344,6 +344,16 @@ def test_compile_needs_only_shapes():
     assert compiled.memory_analysis().argument_size_in_bytes == 6 * 3 * 4  # one slice of [batch:6, hidden:10/cols]
 
 
+def test_options_of_the_compiler_are_of_one_program():
+    rows = mx.Dim("rows", 8)
+    program = mx.spmd(mx.exp, mx.Mesh("x:8"), "rows:x", compiler_options={"xla_no_such_option": True})
+    for compiles in (program, program.compile):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option: 'xla_no_such_option'"):
+            compiles(mx.ones((rows,)))
+    known = mx.spmd(mx.exp, mx.Mesh("x:8"), "rows:x", compiler_options={"xla_cpu_enable_fast_math": False})
+    np.testing.assert_allclose(known(mx.ones((rows,))).numpy(), np.e, rtol=1e-6)
+
+
 def test_shard_map_reads_out_specs_after_it_has_run_the_function():
     """JAX does not document this; `spmd` relies on it to trace once: results are known only then."""
     out_specs = []

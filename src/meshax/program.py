@@ -64,13 +64,17 @@ class Trace:
 class Program(Generic[P, R]):
     """A function that runs on a mesh under a layout. Call it as the function, with arguments by position."""
 
-    def __init__(self, fn: Callable[P, R], mesh: Mesh, layout: Layout | RulesLike, donate: int | Sequence[int] = ()):
+    def __init__(
+        self, fn: Callable[P, R], mesh: Mesh, layout: Layout | RulesLike, donate: int | Sequence[int] = (),
+        compiler_options: Mapping[str, Any] | None = None,
+    ):  # fmt: skip
         self.fn: Callable[..., R] = fn
         self.setting = _setting(mesh, layout)
         self.donate = (donate,) if isinstance(donate, int) else tuple(donate)
         named = fn.func if isinstance(fn, partial) else fn
         self.__name__ = getattr(named, "__name__", type(named).__name__)
-        self._jitted = jax.jit(self._call, donate_argnums=self.donate)
+        self._jit = partial(jax.jit, donate_argnums=self.donate, compiler_options=dict(compiler_options or {}) or None)
+        self._jitted = self._jit(self._call)
 
     @property
     def mesh(self) -> Mesh:
@@ -106,7 +110,7 @@ class Program(Generic[P, R]):
         arguments = _abstract(args, setting)
 
         def trace(casts: bool) -> tuple[Any, Any]:
-            traced = jax.jit(partial(self._run, setting, casts=casts), donate_argnums=self.donate).trace(*arguments)
+            traced = self._jit(partial(self._run, setting, casts=casts)).trace(*arguments)
             return traced.jaxpr, traced
 
         traced = _checked(trace)
@@ -210,7 +214,10 @@ def _result(leaf: Any, setting: Setting) -> Array:
     return array
 
 
-def spmd(fn: Callable[P, R], mesh: Mesh, layout: Layout | RulesLike, donate: int | Sequence[int] = ()) -> Program[P, R]:
+def spmd(
+    fn: Callable[P, R], mesh: Mesh, layout: Layout | RulesLike, donate: int | Sequence[int] = (),
+    compiler_options: Mapping[str, Any] | None = None,
+) -> Program[P, R]:  # fmt: skip
     """Makes one SPMD program of a function of tensors.
 
     Args:
@@ -218,8 +225,9 @@ def spmd(fn: Callable[P, R], mesh: Mesh, layout: Layout | RulesLike, donate: int
         mesh: the processors.
         layout: which dims are split over which mesh axes.
         donate: the arguments whose memory the results may take over.
+        compiler_options: XLA's flags for this program alone, by name without dashes.
     """
-    return Program(fn, mesh, layout, donate)
+    return Program(fn, mesh, layout, donate, compiler_options)
 
 
 def put(tree: Any, mesh: Mesh, layout: Layout | RulesLike) -> Any:

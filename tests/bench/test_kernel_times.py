@@ -48,12 +48,28 @@ def test_what_an_instruction_is(name, kind):
 def test_time_is_counted_once_and_the_rest_is_idle():
     ms = 1e6
     ran = [
-        Ran("gemm.2", 0, 4 * ms, "a"), Ran("all-reduce.3", 2 * ms, 6 * ms, "a"), Ran("while.7", 0, 9 * ms, "a"),
-        Ran("exp.8", 7 * ms, 8 * ms, "a"), Ran("not of the program", 0, 10 * ms, "a"), Ran("gemm.2", 0, 2 * ms, "b"),
+        Ran("gemm.2", "k", 0, 4 * ms, "a"), Ran("all-reduce.3", "k", 2 * ms, 6 * ms, "a"),
+        Ran("while.7", "k", 0, 9 * ms, "a"), Ran("exp.8", "k", 7 * ms, 8 * ms, "a"),
+        Ran("not of the program", "k", 0, 10 * ms, "a"), Ran("gemm.2", "k", 0, 2 * ms, "b"),
     ]  # fmt: skip
     spent = time_by_kind(ran, kinds_of(TEXT), 10e-3)
     wanted = {"products": 3e-3, "collectives": 1e-3, "elementwise": 0.5e-3, "idle": 5.5e-3}
     assert spent == pytest.approx(dict.fromkeys(KINDS, 0.0) | wanted)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        ("fusion_4", "optimizer"), ("exp_8", "elementwise"), ("nvjet_sm90_tst_128x256_64x4_2x1_v_bz_NTN", "products"),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_kernel0_0", "attention"),
+        ("void cudnn::fusion::convert_dq_to_16bits<true>(void const*)", "attention"), ("memcpy128", "copies"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "collectives"), ("Memset 0", "idle"),
+    ],
+)  # fmt: skip
+def test_kernels_of_a_graph_are_known_by_their_own_names(kernel, kind):
+    """CUDA launches a graph of many kernels at once: the profile names the graph, not the instruction."""
+    spent = time_by_kind([Ran("command_buffer_1", kernel, 0, 1e6, "a")], kinds_of(TEXT), 1e-3)
+    assert spent == pytest.approx(dict.fromkeys(KINDS, 0.0) | {kind: 1e-3})
 
 
 def test_a_real_profile():

@@ -1,7 +1,7 @@
 """Makes the tiny models of `tests/golden/hugging_face` and their logits, with `transformers` and torch on a CPU.
 
-    python -m venv /tmp/hf && /tmp/hf/bin/pip install torch transformers
-    /tmp/hf/bin/python tests/golden/make_hugging_face.py
+    python -m venv .venv-torch && .venv-torch/bin/pip install torch transformers
+    .venv-torch/bin/python tests/golden/make_hugging_face.py
 
 Every parameter is drawn at random, norms and biases too, so that none can be left out, taken twice or transposed
 unnoticed. `logits.npz` has the tokens, and of every model the logits after token 64, by `transformers` in float32.

@@ -67,3 +67,13 @@ def test_dropout_keeps_the_mean():
     out = nn.Dropout(0.25)(x, KEY).numpy()
     assert (out == 0).mean() == pytest.approx(0.25, abs=0.01) and out.mean() == pytest.approx(1, abs=0.01)
     assert set(np.unique(out)) == {np.float32(0), np.float32(1 / 0.75)}
+
+
+def test_what_goes_into_relu_is_not_kept_for_its_gradient():
+    """Only what comes out, which the next product keeps anyway: at every point the gradient is JAX's own."""
+    points = np.array([-2.0, -0.0, 0.0, 1e-30, 3.0, np.inf, -np.inf, np.nan], np.float32)
+    ours = jax.grad(lambda x: mx.sum(mx.relu(mx.tensor(x, "points")) * 3.0).array)(points)
+    np.testing.assert_array_equal(ours, jax.grad(lambda x: jax.nn.relu(x).sum() * 3)(points))
+    kept = jax.make_jaxpr(lambda x: jax.vjp(lambda x: mx.relu(mx.tensor(x, "points")).array, x)[1])(points)
+    greater = next(e for e in kept.eqns if e.primitive.name == "gt")
+    assert greater.invars[0] not in kept.jaxpr.invars

@@ -11,7 +11,7 @@ from extent import some
 from meshax.nn import Linear, cross_entropy
 from meshax.optim.clipping import clipped
 from meshax.optim.named_optimizers import by_name
-from meshax.train.step import init_state, make_train_step
+from meshax.train.step import compiler_options, init_state, make_train_step
 
 batch, length, hidden, vocab = mx.dims(batch=8, length=3, hidden=6, vocab=5)
 OPTIMIZER = clipped(by_name("adamw", 1e-2), 1.0)
@@ -86,3 +86,24 @@ def test_a_batch_of_padding_alone_is_harmless():
     second, told = make_train_step(OPTIMIZER)(state(), given, KEY)
     assert float(told["loss"]) == 0 and bool(told["finite"])
     assert all(np.isfinite(leaf).all() for leaf in leaves(second))
+
+
+def test_options_of_the_compiler(monkeypatch):
+    mesh = mx.Mesh("x:8")
+    assert compiler_options(mesh) == {}
+    changes = ["xla_cpu_enable_fast_math=True", "xla_backend_optimization_level=2"]
+    changed = {"xla_cpu_enable_fast_math": True, "xla_backend_optimization_level": "2"}
+    assert compiler_options(mesh, changes) == changed
+    monkeypatch.setattr(type(mesh), "platform", "gpu")
+    assert compiler_options(mesh) == {"xla_gpu_enable_triton_gemm": False}
+    assert compiler_options(mesh, ["xla_gpu_enable_triton_gemm=true"]) == {"xla_gpu_enable_triton_gemm": True}
+
+
+@pytest.mark.parametrize("wrong", ["xla_a", "xla_a=", "--xla_a=1", "fast=true"])
+def test_what_is_no_option_of_the_compiler(wrong):
+    with pytest.raises(mx.ArgumentError) as raised:
+        compiler_options(mx.Mesh("x:8"), [wrong])
+    assert str(raised.value) == (
+        f"{wrong!r} is no option of the compiler.\n"
+        "  fix: write a flag of XLA's, an equals sign and a value: xla_gpu_enable_triton_gemm=true."
+    )

@@ -52,6 +52,14 @@ def test_what_would_just_fit_is_not_kept_by_choice(needs):
     assert asked[0].keep == "everything"
 
 
+def test_on_accelerators_what_fits_is_kept_unasked(monkeypatch):
+    mesh, layout = CONFIG.placed()
+    unasked = replace(CONFIG, keep="")
+    assert fitted(unasked, mesh, layout) == (unasked.model(), "")
+    monkeypatch.setattr(type(mesh), "platform", "tpu")
+    assert fitted(unasked, mesh, layout)[0].keep == "everything"
+
+
 def test_by_default_the_limit_is_the_devices(needs):
     mesh, layout = CONFIG.placed()
     assert memory_of(mesh, "") >= 1e9 and memory_of(mesh, "16GB") == 16e9

@@ -5,7 +5,6 @@ Run as a program, this module measures one and prints JSON: each has a process, 
 
 import dataclasses
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -24,8 +23,10 @@ def measure_jax(step: Step, rounds: int, steps: int, profile: bool) -> Measureme
     import jax
     import jax.numpy as jnp
 
+    from ..mesh import Mesh
     from ..models.contract import parameter_count
     from ..plan.cost.hardware import of_device
+    from ..train.step import compiler_options
     from . import plain_jax
 
     config, (batch, length) = step.model(), step.sizes()
@@ -34,7 +35,8 @@ def measure_jax(step: Step, rounds: int, steps: int, profile: bool) -> Measureme
     w: Any = jax.jit(model.init)(jax.random.key(0))
     state = plain_jax.adafactor_state(w)
     tokens = jax.random.randint(jax.random.key(1), (batch, length), 2, config.vocab)
-    jitted = jax.jit(plain_jax.train_step(model), donate_argnums=(0, 1))
+    flags = compiler_options(Mesh("device:1"))
+    jitted = jax.jit(plain_jax.train_step(model), donate_argnums=(0, 1), compiler_options=flags or None)
     begin = time.perf_counter()
     lowered = jitted.lower(w, state, 0, tokens, tokens)
     middle = time.perf_counter()
@@ -84,7 +86,6 @@ def in_turns(programs: Sequence[str], step: Step, turns: int, steps: int, profil
             }
             done = subprocess.run(
                 [sys.executable, "-m", __name__], input=json.dumps(asked), stdout=subprocess.PIPE, text=True,
-                env={**os.environ, "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"},
             )  # fmt: skip
             if done.returncode:
                 raise ArgumentError(

@@ -22,8 +22,8 @@ _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _CALLS = re.compile(r"calls=%?([\w.\-]+)")
 _COLLECTIVE = re.compile(r"all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|nccl", re.IGNORECASE)
-_PRODUCT = re.compile(r"gemm|matmul|cublas|conv", re.IGNORECASE)
-_ATTENTION = re.compile(r"fmha|flash|attention|sdpa|mha", re.IGNORECASE)
+_PRODUCT = re.compile(r"gemm|matmul|cublas|cutlass|nvjet|xmma|conv(?!ert)", re.IGNORECASE)
+_ATTENTION = re.compile(r"fmha|flash|attention|sdpa|mha|cudnn::fusion", re.IGNORECASE)
 _COPY = re.compile(
     r"^(copy|transpose|memcpy|dynamic-slice|dynamic-update-slice|concatenate|slice|bitcast)", re.IGNORECASE
 )
@@ -32,9 +32,10 @@ _NESTS = ("while", "conditional", "call", "async-start", "async-done")  # their 
 
 @dataclass(frozen=True)
 class Ran:
-    """An instruction that ran: when, in nanoseconds, and on which processor."""
+    """A kernel that ran: for which instruction, when, in nanoseconds, and on which processor."""
 
-    name: str
+    name: str  # of the instruction, or of a graph of many that was launched as a whole
+    kernel: str
     begin: float
     end: float
     processor: Any
@@ -96,19 +97,28 @@ def time_by_kind(ran: Iterable[Ran], kinds: Mapping[str, str], seconds: float) -
         kinds: the kind of each instruction.
         seconds: how long all of it took.
     """
-    by_processor: dict[Any, list[Ran]] = defaultdict(list)
+    # A kernel of ours is called as its instruction is, one of a library by what it does.
+    by_kernel = {re.sub(r"\W", "_", name): kind for name, kind in kinds.items()}
+    by_processor: dict[Any, list[tuple[Ran, str]]] = defaultdict(list)
     for one in ran:
-        if one.name in kinds:
-            by_processor[one.processor].append(one)
+        if kind := kinds.get(one.name) or by_kernel.get(one.kernel) or _kind_of_kernel(one.kernel):
+            by_processor[one.processor].append((one, kind))
     total = dict.fromkeys(KINDS, 0.0)
     for events in by_processor.values():
         until = 0.0
-        for one in sorted(events, key=lambda event: event.begin):
+        for one, kind in sorted(events, key=lambda event: event[0].begin):
             alone = max(0.0, one.end - max(one.begin, until))  # what runs beside another counts once
-            total[kinds[one.name]] += alone / 1e9 / len(by_processor)
+            total[kind] += alone / 1e9 / len(by_processor)
             until = max(until, one.end)
     total["idle"] = max(0.0, seconds - sum(total.values()))
     return total
+
+
+def _kind_of_kernel(name: str) -> str | None:
+    """Returns the kind of a library's kernel by its name; None: an instruction that only holds others."""
+    patterns = {"collectives": _COLLECTIVE, "attention": _ATTENTION, "products": _PRODUCT, "copies": _COPY}
+    kinds = (kind for kind, pattern in patterns.items() if pattern.search(name))
+    return next(kinds, None)
 
 
 def profiled(run: Callable[[], Any]) -> list[Ran]:
@@ -130,6 +140,7 @@ def _read(path: Path) -> Iterator[Ran]:
                 continue
             for event in line.events:
                 stats = dict(event.stats or ())
-                if "hlo_op" in stats:
+                if "hlo_op" in stats or devices:
                     processor = plane.name if devices else stats.get("device_ordinal", 0)
-                    yield Ran(str(stats["hlo_op"]), event.start_ns, event.start_ns + event.duration_ns, processor)
+                    name = str(stats.get("hlo_op", event.name))
+                    yield Ran(name, event.name, event.start_ns, event.start_ns + event.duration_ns, processor)

@@ -21,8 +21,8 @@ from ..ops.randomness import randint
 from ..optim import by_name, clipped
 from ..plan.cost.hardware import of_device
 from ..plan.search.named_layouts import find_layout
-from ..program import spmd
-from ..train.step import init_state, make_train_step
+from ..program import put, spmd
+from ..train.step import compiler_options, init_state, make_train_step
 from .kernel_times import kinds_of, profiled, time_by_kind
 
 FORMULA = "6 x (parameters - embedding) x tokens + 6 x layers x length x heads x d_kv x tokens (attention, causal)"
@@ -109,22 +109,22 @@ def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True) -
         step.layout, mesh, step.param_layout, step.optimizer_layout, known=config.glossary, sizes=config.sizes()
     )
     optimizer = clipped(by_name(step.optimizer, 0.01), 1.0)
-    program = spmd(make_train_step(optimizer), mesh, layout, donate=0)
+    program = spmd(make_train_step(optimizer), mesh, layout, 0, compiler_options(mesh))
     state = spmd(lambda: init_state(config.make, optimizer, jax.random.key(0)), mesh, layout)()
     data = spmd(lambda: _batch(config, batch, length), mesh, layout)()
-    key = jax.random.key(2)
+    key = put(jax.random.key(2), mesh, layout)
     begin = time.perf_counter()
     traced = program.trace(state, data, key)
     middle = time.perf_counter()
     compiled = traced.lower().compile()
     end = time.perf_counter()
-    state, measured = program(state, data, key)
+    (state, measured), _ = compiled(state, data, key)
     loss = float(measured["loss"])
 
     def run() -> Any:
         nonlocal state, measured
         for _ in range(steps):
-            state, measured = program(state, data, key)
+            (state, measured), _ = compiled(state, data, key)
         return measured["loss"].array
 
     timed, kernels = timed_rounds(run, rounds, steps, compiled.as_text() if profile else "")

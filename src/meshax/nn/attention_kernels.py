@@ -81,18 +81,18 @@ def attend(
         key: for dropout.
     """
     _check_dims(q, {"keys": k, "values": v, "segments": visible.segments, "memory segments": visible.memory_segments})
-    q = q * (q.dim(d_kv).size ** -0.5)
+    scale = q.dim(d_kv).size ** -0.5
     drops = key is not None and dropout.rate > 0
     if length == _QUERIES:
         parts = _parts(q.dim(_QUERIES))
         if parts > 1 and bias is None and not drops:
-            return _ring(q, k, v, d_kv, visible, parts)
+            return _ring(q * scale, k, v, d_kv, visible, parts)
         k, v = k.rename(positions=_MEMORY), v.rename(positions=_MEMORY)
     if bias is None and not drops and _has_cudnn(q):
-        return _cudnn(q, k, v, d_kv, visible)
+        return _cudnn(q, k, v, d_kv, visible, scale)
     if bias is None and not drops and visible.window is None and _has_flash(q, k):
-        return _flash(q, k, v, d_kv, visible)
-    scores = match(q, k, d_kv)
+        return _flash(q, k, v, d_kv, visible, scale)
+    scores = match(q * scale, k, d_kv)
     if bias is not None:
         relative, queries_at, keys_at = bias
         scores = scores + relative(queries_at, _as_memory(keys_at))
@@ -139,7 +139,7 @@ def _has_cudnn(q: Tensor) -> bool:
     return _platform() in ("gpu", "cuda") and q.dtype in (jnp.bfloat16, jnp.float16) and q.dims[-1].size <= 256
 
 
-def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility) -> Tensor:
+def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, scale: float) -> Tensor:
     """Calls cuDNN's fused attention on the local batch and heads; what is not causal goes in as one mask."""
     rest = [d for d in q.dims if d.name not in (_QUERIES, d_kv)]
     heads = [d.name for d in rest if d.name in ("heads", "kv_heads")]
@@ -159,7 +159,7 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility) -> T
         flat = [x.reshape(math.prod(x.shape[: len(batch)]), x.shape[len(batch)], -1, x.shape[-1]) for x in (q, k, v)]
         mask = masks[0].reshape(-1, 1, *masks[0].shape[-2:]) if masks else None
         out = jax.nn.dot_product_attention(
-            flat[0], flat[1], flat[2], mask=mask, scale=1.0, is_causal=visible.causal, implementation="cudnn"
+            flat[0], flat[1], flat[2], mask=mask, scale=scale, is_causal=visible.causal, implementation="cudnn"
         )
         return out.reshape(q.shape)
 
@@ -183,7 +183,7 @@ def _has_flash(q: Tensor, k: Tensor) -> bool:
     )
 
 
-def _flash(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility) -> Tensor:
+def _flash(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, scale: float) -> Tensor:
     """Calls JAX's flash attention for TPUs on the local batch and heads."""
     from jax.experimental.pallas.ops.tpu.flash_attention import SegmentIds, flash_attention
 
@@ -195,7 +195,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility) -> T
     def kernel(q: Any, k: Any, v: Any, segments: Any) -> Any:
         flat = [x.reshape(math.prod(x.shape[: len(batch)]), -1, *x.shape[-2:]) for x in (q, k, v)]
         ids = SegmentIds(*(s.reshape(-1, s.shape[-1]) for s in segments)) if segments else None
-        return flash_attention(*flat, segment_ids=ids, causal=visible.causal, sm_scale=1.0).reshape(q.shape)
+        return flash_attention(*flat, segment_ids=ids, causal=visible.causal, sm_scale=scale).reshape(q.shape)
 
     # What is differentiated is traced when this function has long returned: the kernels' outputs need types then too.
     def forward(q: Any, k: Any, v: Any, segments: Any) -> Any:

@@ -225,11 +225,14 @@ def _gelu(x: Any, approximate: bool = True) -> Any:
     return jax.nn.gelu(x) if approximate else 0.5 * x * (1 + compat.erf(x * 0.5**0.5))
 
 
+_relu = jax.custom_jvp(lambda x: jnp.maximum(x, 0))
+_relu.defjvps(lambda tangent, y, _: jax.lax.select(y > 0, tangent, jnp.zeros_like(tangent)))  # x need not be kept
+
 exp, log, log1p, expm1 = lift(jnp.exp), lift(jnp.log), lift(jnp.log1p), lift(jnp.expm1)
 sqrt, rsqrt, square = lift(jnp.sqrt), lift(jax.lax.rsqrt), lift(jnp.square)
 sin, cos, tanh = lift(jnp.sin), lift(jnp.cos), lift(jnp.tanh)
 sigmoid, softplus, erf = lift(jax.nn.sigmoid), lift(jax.nn.softplus), lift(compat.erf, name="erf")
-relu, gelu, silu = lift(jax.nn.relu), lift(_gelu, name="gelu"), lift(jax.nn.silu)
+relu, gelu, silu = lift(_relu, name="relu"), lift(_gelu, name="gelu"), lift(jax.nn.silu)
 abs, sign, floor, ceil, round = (lift(f) for f in (jnp.abs, jnp.sign, jnp.floor, jnp.ceil, jnp.round))
 maximum, minimum = lift(jnp.maximum), lift(jnp.minimum)
 logical_and, logical_or, logical_not = lift(jnp.logical_and), lift(jnp.logical_or), lift(jnp.logical_not)

@@ -34,7 +34,7 @@ from .metrics import Metrics, draw_curve, finite, show_number
 from .options import CONFIG, read_options
 from .profiling import Profile
 from .progress import Display
-from .step import TrainState, evaluation_step, init_state, make_train_step
+from .step import TrainState, compiler_options, evaluation_step, init_state, make_train_step
 from .step_memory import fitted, step_and_shapes
 from .text_options import TextOptions
 
@@ -124,7 +124,8 @@ class Run:
         """The program of one step."""
         o = self.config.optimizer
         parts = o.microbatches if o.microbatches > 1 else None
-        return spmd(make_train_step(self.optimizer, parts), self.mesh, self.layout, donate=0)
+        flags = compiler_options(self.mesh, self.config.compiler_options)
+        return spmd(make_train_step(self.optimizer, parts), self.mesh, self.layout, 0, flags)
 
     @cached_property
     def report(self) -> Report:

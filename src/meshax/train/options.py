@@ -44,9 +44,10 @@ class TrainOptions:
     length: int = 0  # tokens in an example; 0: the preset's
     dropout: float = 0.0  # the share of activations that are dropped
     # what the backward pass keeps: nothing, collectives, products, "all products", everything, or auto: what fits;
-    # none: the preset's
+    # none: auto on accelerators, on CPUs the preset's
     keep: str = ""
     layers_as: str = ""  # loop, unrolled, or auto: as suits depth and device; none: the preset's
+    compiler_options: tuple[str, ...] = ()  # XLA's flags for a step, beside those found fastest: xla_...=true
     memory: str = ""  # the bytes a processor may use, as in 16GB; none: what it has
     vocab: int = 0  # subwords at most, fewer if the text has no more; 0: the preset's
     dtype: str = ""  # of products: bfloat16, float16 or float32; none: the preset's

@@ -5,18 +5,23 @@ microbatches and padded examples weigh exactly what their predictions weigh. A s
 finite changes nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from ..errors import ArgumentError
+from ..mesh import Mesh
 from ..models.contract import Model
 from ..ops import isfinite, maximum, value_and_grad, where, zeros
 from ..ops import sum as sum_
 from ..optim.clipping import Clipped
 from ..tensors import Tensor, is_tensor, with_role
+
+# XLA's flags under which a step is fastest, by platform: docs/performance.md has what was measured.
+_FASTEST: dict[str, dict[str, Any]] = {"gpu": {"xla_gpu_enable_triton_gemm": False}}
 
 
 class TrainState(eqx.Module):
@@ -31,6 +36,25 @@ def init_state(make_model: Callable[[Any], Model], optimizer: Clipped, key: Any)
     """Returns the state before the first step."""
     model = make_model(key)
     return TrainState(zeros((), jnp.int32), model, optimizer.init(model))
+
+
+def compiler_options(mesh: Mesh, changes: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns XLA's flags for a step: those that were fastest on such processors, and what is to be changed in them.
+
+    Args:
+        mesh: the processors.
+        changes: flags and values, as in `xla_gpu_enable_triton_gemm=true`.
+    """
+    flags = dict(_FASTEST.get(mesh.platform, {}))
+    for change in changes:
+        name, equals, value = change.partition("=")
+        if not (equals and value and name.startswith("xla_")):
+            raise ArgumentError(
+                f"{change!r} is no option of the compiler.",
+                fix="write a flag of XLA's, an equals sign and a value: xla_gpu_enable_triton_gemm=true.",
+            )
+        flags[name] = {"true": True, "false": False}.get(value.lower(), value)
+    return flags
 
 
 def make_train_step(

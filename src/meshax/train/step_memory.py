@@ -58,11 +58,13 @@ def memory_of(mesh: Mesh, size: str) -> float:
 def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[ModelConfig, str]:
     """Returns the model of a run, with what its backward pass keeps, and a line about it.
 
-    `keep="auto"` keeps the most that is predicted to fit, with a tenth of the memory to spare. Where a limit is given,
+    `keep="auto"`, what nobody asked for on an accelerator, too, keeps the most that is predicted to fit, with a tenth
+    of the memory to spare. Where a limit is given,
     a step that does not fit raises.
     """
     model = config.model()
-    if config.keep != AUTO and not config.memory:
+    chooses = config.keep == AUTO or (not config.keep and mesh.platform != "cpu")
+    if not (chooses or config.memory):
         return model, ""
     limit = memory_of(mesh, config.memory)
     parts = config.optimizer.microbatches
@@ -73,7 +75,7 @@ def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[ModelConfig
         return explain(spmd(step, mesh, layout, donate=0), *args)
 
     needs = 0
-    *more, least = [_keeping(model, keep) for keep in reversed(KEEP)] if config.keep == AUTO else [model]
+    *more, least = [_keeping(model, keep) for keep in reversed(KEEP)] if chooses else [model]
     for model in (*more, least):
         keep = getattr(model, "keep", "everything")
         needs = predicted(model).memory["peak"]
@@ -84,7 +86,7 @@ def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[ModelConfig
         values=f"predicted with keep={keep!r}: {show_bytes(needs)}",
         rule="parameters, gradients, optimizer state, activations and temporaries of a step must fit at once.",
         fix="split more (meshax layout finds how), cut the batch into optimizer.microbatches="
-        + (', or pass keep="auto".' if config.keep != AUTO else ", or use more processors."),
+        + (', or pass keep="auto".' if not chooses else ", or use more processors."),
     )
 
 
