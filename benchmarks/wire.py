@@ -2,6 +2,7 @@
 
     python benchmarks/wire.py                   # 8 virtual processors, as compiled for CPUs
     python benchmarks/wire.py --processors 512  # ours as traced, GSPMD's as compiled
+    python benchmarks/wire.py --mesh-tensorflow # ours beside its own counters
     python benchmarks/wire.py --write           # all tables, into benchmarks/results/wire.md
 
 Ours is the decoder of `meshax.models`; GSPMD's is the same model by hand (`meshax.bench.plain_jax`) under `jax.jit`,
@@ -223,10 +224,27 @@ def table(processors, topology=None):
         )
 
 
+def mesh_tensorflow_table():
+    """Prints the elements that are all-reduced in a step of the programs of which we have Mesh-TensorFlow's counters."""
+    path = Path(__file__).parents[1] / "tests" / "golden" / "test_mesh_tensorflow.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    golden = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = golden
+    spec.loader.exec_module(golden)
+    print("| program | mesh | layout | ours | Mesh-TensorFlow | ours / its |", "|" + "---|" * 6, sep="\n")
+    for run in golden.RUNS:
+        theirs = sum(run["allreduce_elements_per_processor"].values())
+        if theirs:
+            mine = sum(golden.elements_all_reduced(run).values())
+            words = f"| {run['case']} | {run['mesh']} | {run['layout']} |"
+            print(f"{words} {mine:,} | {theirs:,} | {mine / theirs:.3f} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processors", type=int, default=8)
     parser.add_argument("--topology", help='compile for TPUs that are not there, as in "tpu v5p:2x2x2" (needs libtpu)')
+    parser.add_argument("--mesh-tensorflow", action="store_true", help="beside the counters of Mesh-TensorFlow")
     parser.add_argument("--write", action="store_true", help="write all tables into benchmarks/results/wire.md")
     options = parser.parse_args()
     if options.write:
@@ -237,7 +255,10 @@ def main():
     os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"} if options.topology else {}
     if options.processors > 128:
         globals()["D_MODEL"] = options.processors  # or there are not enough slices of it
-    table(options.processors, options.topology)
+    if options.mesh_tensorflow:
+        mesh_tensorflow_table()
+    else:
+        table(options.processors, options.topology)
 
 
 def tables():
@@ -245,6 +266,7 @@ def tables():
     runs = {"8 processors": [], "512 processors": ["--processors", "512"]}
     if importlib.util.find_spec("libtpu"):
         runs["8 TPUs v5p"] = ["--topology", "tpu v5p:2x2x2"]
+    runs[MESH_TENSORFLOW] = ["--mesh-tensorflow"]
     for title, options in runs.items():
         done = subprocess.run([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True, check=True)
         yield f"## {title}\n\n{done.stdout.strip()}\n"
@@ -254,6 +276,10 @@ def versions():
     return f"jax {importlib.metadata.version('jax')}"
 
 
+MESH_TENSORFLOW = """Beside Mesh-TensorFlow
+
+Elements that one processor all-reduces in a step, by its own counters (version 0.1.21), of the two programs that
+`tests/golden` trains as it did."""
 HEAD = """# The bytes of a training step
 
 `python benchmarks/wire.py --write`, {versions}: what one processor sends in a step of the decoder that
