@@ -225,7 +225,7 @@ def table(processors, topology=None):
 
 
 def mesh_tensorflow_table():
-    """Prints the elements that are all-reduced in a step of the programs of which we have Mesh-TensorFlow's counters."""
+    """Prints what is all-reduced in a step of the programs of which we have Mesh-TensorFlow's counters."""
     path = Path(__file__).parents[1] / "tests" / "golden" / "test_mesh_tensorflow.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     golden = importlib.util.module_from_spec(spec)
