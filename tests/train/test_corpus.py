@@ -2,11 +2,13 @@
 
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 import meshax as mx
+from meshax.data import Vocabulary
 from meshax.train.loop import Run
 from meshax.train.options import DataOptions
 from runs import small, write_text
@@ -64,6 +66,15 @@ def test_a_text_with_fewer_subwords_than_there_is_room_for(tmp_path):
     line = f"vocabulary: {size} subwords, as many as the text gives; the model has room for 1024"
     assert line in lines
     assert not [line for line in shown(tmp_path, out="full", vocab=size)[1] if line.startswith("vocabulary")]
+
+
+def test_a_tokenizer_from_elsewhere(tmp_path):
+    text, path = write_text(tmp_path / "text"), Path(__file__).parents[1] / "golden/hugging_face/llama/tokenizer.json"
+    examples = run(tmp_path, text, tokenizer=str(path)).examples
+    assert (examples.vocabulary.begin, examples.vocabulary.end) == (1, 2)
+    wanted = examples.vocabulary.encode((tmp_path / "text" / "0.txt").read_text())
+    assert examples.train.document(0).tolist() == [*wanted, 2]
+    assert examples.train.manifest["vocabulary"] == Vocabulary.from_tokenizer(path).fingerprint
 
 
 def test_less_text_than_a_batch(tmp_path):

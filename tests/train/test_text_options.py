@@ -31,6 +31,14 @@ test_messages = pinned(
               fix: give a number, 0 or more.
             """,
         ),
+        "two vocabularies": (
+            mx.ArgumentError,
+            DataOptions(vocabulary="a.json", tokenizer="b.json").check,
+            """
+            data.vocabulary is 'a.json', and data.tokenizer is 'b.json'.
+              fix: name one of the two.
+            """,
+        ),
         "no field": (
             mx.ArgumentError,
             TextOptions(field=()).check,

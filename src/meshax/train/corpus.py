@@ -34,6 +34,7 @@ from .text_record import (
     files_of,
     has_checkpoint,
     joined,
+    named_vocabulary,
     remember,
     stored_tokens,
     text_options,
@@ -241,8 +242,8 @@ def _vocabulary(config: TrainConfig, run: Path, text: Sequence[Text], console: C
     own, size = run / VOCABULARY, config.model().sizes()["vocab"]
     if own.exists() and has_checkpoint(run):
         vocabulary = Vocabulary.load(own)
-    elif config.data.vocabulary:
-        vocabulary = Vocabulary.load(config.data.vocabulary)
+    elif (named := named_vocabulary(config.data)) is not None:
+        vocabulary = named
     else:
         weights = config.data.weights or (1.0,)
         shares = [weight / sum(weights) for weight in weights]

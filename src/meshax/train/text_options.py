@@ -45,11 +45,17 @@ class DataOptions(TextOptions):
     validation: tuple[str, ...] = ()  # files, folders or globs to evaluate on; none: a twentieth of the text
     weights: tuple[float, ...] = ()  # a mixture: for each of the texts, its share of the examples
     vocabulary: str = ""  # a vocabulary file; none: one is trained from the text
+    tokenizer: str = ""  # a tokenizer.json from elsewhere, in place of a vocabulary file
     cache: str = ""  # where tokens are kept; none: in the run's directory
 
     def check(self) -> None:
         """Raises if there is no such text, or mixture."""
         super().check()
+        if self.vocabulary and self.tokenizer:
+            raise ArgumentError(
+                f"data.vocabulary is {self.vocabulary!r}, and data.tokenizer is {self.tokenizer!r}.",
+                fix="name one of the two.",
+            )
         if not self.weights:
             return
         if len(self.weights) != len(self.text):

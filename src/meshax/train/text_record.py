@@ -14,22 +14,22 @@ from ..data.vocabulary import Vocabulary
 from ..errors import DataError, TrainingError
 from ..files import write_whole
 from .config import TrainConfig
-from .text_options import TextOptions
+from .text_options import DataOptions, TextOptions
 
 VOCABULARY = "vocabulary.json"
 TEXT = "text.json"
-_NOT_THE_TEXT = {"vocabulary", "cache"}  # options that may change when a run goes on
+_NOT_THE_TEXT = {"vocabulary", "tokenizer", "cache"}  # options that may change when a run goes on
 
 
 def check_same_text(config: TrainConfig) -> None:
     """Raises if a run is to go on with another text or vocabulary than it has."""
     run, data = config.directory(), config.data
     own = run / VOCABULARY
-    named = Vocabulary.load(data.vocabulary) if data.vocabulary and own.exists() else None
+    named = named_vocabulary(data) if own.exists() else None
     if named is not None and named.fingerprint != Vocabulary.load(own).fingerprint:
         raise TrainingError(
             f"the run in {str(run)!r} has another vocabulary.",
-            values=f"{data.vocabulary}, beside {own}",
+            values=f"{data.vocabulary or data.tokenizer}, beside {own}",
             fix="choose another out=, or leave the option out.",
         )
     there, here = _record(run).get("options", {}), text_options(data)
@@ -40,6 +40,13 @@ def check_same_text(config: TrainConfig) -> None:
             rule="a run goes on with the tokens that it has stored; the text itself may be gone.",
             fix="give the options as they were, or choose another out=.",
         )
+
+
+def named_vocabulary(data: DataOptions) -> Vocabulary | None:
+    """Returns the vocabulary that the options name, ours or from elsewhere, if they name one."""
+    if data.tokenizer:
+        return Vocabulary.from_tokenizer(Path(data.tokenizer).expanduser())
+    return Vocabulary.load(data.vocabulary) if data.vocabulary else None
 
 
 def has_checkpoint(run: Path) -> bool:
