@@ -42,13 +42,14 @@ def test_a_preset_is_named_to_a_process_that_knows_presets(monkeypatch, capsys):
     asked = []
 
     def answer(request, on_stage, module):
-        asked.append((request["target"], module))
+        asked.append((json.loads(request["target"]), module))
         return {"plan": {}, "text": ""}
 
     monkeypatch.setattr("meshax.plan.compile.worker.plan_apart", answer)
     monkeypatch.setattr("meshax.plan.compile.topologies.check_compiler", lambda: None)
     assert main(["plan", "--preset", "tiny", *ARGUMENTS[2:]]) == 0
-    assert asked == [("tiny", "meshax.train.preset_steps")]
+    wanted = {"name": "tiny", "model": {}, "sizes": {"batch": 0, "length": 0}}
+    assert asked == [(wanted, "meshax.train.preset_steps")]
     assert main(["plan", "--preset", "tinny", *ARGUMENTS[2:]]) == 2
     assert capsys.readouterr().err.endswith("meshax: there is no preset 'tinny'.\n  fix: did you mean \"tiny\"?\n")
 

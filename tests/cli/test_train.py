@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from meshax.cli import evaluate, generate, main, train
 from meshax.cli.options import UsageError
+from meshax.models.decoder import DecoderConfig
 from meshax.train.loop import Run
 from meshax.train.options import DataOptions, OptimizerOptions, TrainOptions
 from runs import write_text
@@ -35,7 +36,7 @@ def eight_processors(monkeypatch):
 def parsed(monkeypatch, *arguments):
     """Returns what `meshax train` would train."""
     seen = []
-    monkeypatch.setattr(train.Train, "run", lambda self: seen.append(self.run_))
+    monkeypatch.setattr(train.Train, "run", lambda self: seen.append(self.options()))
     assert main(["train", *arguments]) == 0
     return seen[0]
 
@@ -62,7 +63,8 @@ def test_what_a_leap_is_compared_with_is_explained(capsys):
 def test_the_common_options(monkeypatch):
     given = "--preset lm-0.14b --mesh data:8 --layout fsdp --param-layout d_ff:data --optimizer-layout vocab:data"
     found = parsed(monkeypatch, *given.split(), "--out", "there", "--steps", "10", "--seed", "3")
-    assert found == TrainOptions("lm-0.14b", "data:8", "fsdp", "d_ff:data", "vocab:data", out="there", steps=10, seed=3)
+    wanted = dict(mesh="data:8", layout="fsdp", param_layout="d_ff:data", optimizer_layout="vocab:data")
+    assert found == TrainOptions("lm-0.14b", **wanted, out="there", steps=10, seed=3)
 
 
 def test_options_in_groups(monkeypatch):
@@ -82,9 +84,37 @@ def test_options_win_over_the_file(monkeypatch, tmp_path):
     assert found == replace(base, steps=600, optimizer=replace(base.optimizer, rate=0.1))
 
 
+def test_every_field_of_a_model_is_an_option(monkeypatch, capsys):
+    """Values stay text until the configuration reads them; those of the file stay as they are."""
+    found = parsed(monkeypatch, "--preset", "decoder", "--model.d-model", "64", "--model.tied=true", "--from", "runs/x")
+    assert found == TrainOptions("decoder", {"d_model": "64", "tied": "true"}, from_="runs/x")
+    main(["train", "--help"])
+    shown = set(re.findall(r"--[\w.-]*\w", capsys.readouterr().out))
+    assert {f"--model.{field.name.replace('_', '-')}" for field in fields(DecoderConfig)} <= shown
+
+
+def test_fields_of_a_model_win_over_the_file(monkeypatch, tmp_path, capsys):
+    path = tmp_path / "run.toml"
+    path.write_text('preset = "lm-0.14b"\nfrom = "runs/x"\n[model]\nlayers = 3\nvocab = 500\nwindow = "none"\n')
+    found = parsed(monkeypatch, "--config", str(path), "--model.layers", "4", "--vocab", "300")
+    assert found == TrainOptions("lm-0.14b", {"layers": "4", "window": "none"}, "runs/x", vocab=300)
+    monkeypatch.undo()
+    assert main(["train", "--config", str(path), "--preset", "tiny"]) == 2
+    assert capsys.readouterr().err == (
+        f"meshax: {path} has a [model] of its own, for 'lm-0.14b', and --preset is 'tiny'.\n"
+        "  fix: leave out --preset, or the fields of the model in the file.\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--model.d-modle", "4"], "there is no option --model.d-modle.\n  fix: did you mean --model.d-model?"),
+        (["--model.d-model", "wide"], "the field 'd_model' of the model cannot be 'wide'."),
+        (["--model.activation", "rel"], "there is no activation 'rel'.\n  fix: did you mean \"relu\"?"),
+        (["--preset", "decoder"], "no learning rate suits the optimizer 'adamw' always."),
+        (["--from", "nowhere"], "there is no run in 'nowhere'."),
+        (["--optimizer.beta1", "1"], "--optimizer.beta1 is 1.0."),
         (["--preset", "tinny"], "there is no preset 'tinny'."),
         (["--layout", "dat"], "there is no layout named 'dat'."),
         (["--mesh", "data"], "'data' is not a part of a mesh."),

@@ -65,6 +65,7 @@ def test_the_library_does_not_speak_of_options():
         ("predicted with keep='all products': 1 MB", "predicted with --keep 'all products': 1 MB"),
         ("pass data.validation=FILE, or data.lines=True to", "pass --data.validation FILE, or --data.lines to"),
         ('name the field: field="..."; or errors="skip".', "name the field: --data.field ...; or --data.errors skip."),
+        ("give model.d_model=512.", "give --model.d-model 512."),
         ('give one: mesh="data:2 model:4".', 'give one: --mesh "data:2 model:4".'),
         ("pass a spike= above 2.5.", "pass a --spike above 2.5."),
     ],

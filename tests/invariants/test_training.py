@@ -196,7 +196,7 @@ def _adam():
 
 
 def _adafactor():
-    return optim.Adafactor(0.1, min_dim_size=3, epsilons=(1e-2, 1e-2), momentum=0.9)
+    return optim.Adafactor(0.1, min_dim_size=3, epsilon=1e-2, smallest_scale=1e-2, momentum=0.9)
 
 
 KINDS = {

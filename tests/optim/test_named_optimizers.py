@@ -13,7 +13,10 @@ rows, cols = mx.dims(rows=6, cols=10)
 W = mx.param(mx.tensor(np.sin(np.arange(60.0)).reshape(6, 10).astype(np.float32), (rows, cols)))
 RATE = optim.schedules.linear(0.1, steps=5)
 FROM_OPTAX = {
-    "adamw": ({"b1": 0.8, "weight_decay": 0.1}, optax.adamw(RATE, b1=0.8, weight_decay=0.1)),
+    "adamw": (
+        {"beta1": 0.8, "beta2": 0.9, "epsilon": 0.01, "weight_decay": 0.1},
+        optax.adamw(RATE, b1=0.8, b2=0.9, eps=0.01, weight_decay=0.1),
+    ),
     "momentum": ({}, optax.sgd(RATE, momentum=0.9)),
     "sgd": ({"momentum": 0.5, "nesterov": True}, optax.sgd(RATE, momentum=0.5, nesterov=True)),
 }

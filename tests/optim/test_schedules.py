@@ -61,6 +61,14 @@ def test_by_name_makes_each(name, made):
     np.testing.assert_array_equal(schedules.by_name(name, 3.0, steps=50, warmup=5)(steps), made(steps))
 
 
+@pytest.mark.parametrize("name", ["cosine", "linear", "rsqrt", "slanted_triangular"])
+def test_each_falls_to_its_lowest_rate(name):
+    rate = schedules.by_name(name, 3.0, steps=50, warmup=5, end=1.0)
+    falling = np.asarray(rate(jnp.arange(5, 500, dtype=jnp.int32)))
+    assert np.all(np.diff(falling) <= 0) and falling[0] > 2.5
+    np.testing.assert_allclose(falling[-1], 1.0, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "first", "at"), [("constant", 3.0, 0), ("rsqrt", 3.0, 9_999), ("slanted_triangular", 3.0, 5)]
 )
@@ -70,6 +78,22 @@ def test_without_a_warm_up_each_has_its_own(name, first, at):
 
 test_messages = pinned(
     {
+        "a constant that falls": (
+            mx.ArgumentError,
+            lambda: schedules.by_name("constant", 0.1, steps=10, end=0.01),
+            """
+            the schedule 'constant' cannot fall from 0.1 to 0.01.
+              fix: leave the lowest rate out, or choose another schedule.
+            """,
+        ),
+        "an end above the peak": (
+            mx.ArgumentError,
+            lambda: schedules.by_name("cosine", 0.1, steps=10, end=0.5),
+            """
+            the schedule 'cosine' cannot fall from 0.1 to 0.5.
+              fix: choose a lowest rate between 0 and the highest.
+            """,
+        ),
         "an unknown name": (
             mx.ArgumentError,
             lambda: schedules.by_name("cosin", 0.1, steps=10),

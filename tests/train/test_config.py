@@ -85,6 +85,63 @@ MISTAKES = {
           fix: give optimizer.rate=.
         """,
     ),
+    "an option of another optimizer": (
+        mx.ArgumentError,
+        optimizer(name="sgd", rate=0.1, beta1=0.5),
+        """
+        the optimizer 'sgd' has no option 'beta1'.
+          fix: known names: decay_skips, momentum, nesterov, weight_decay.
+        """,
+    ),
+    "a momentum of 1": (
+        mx.ArgumentError,
+        optimizer(name="momentum", rate=0.1, momentum=1.0),
+        """
+        optimizer.momentum is 1.0.
+          fix: give a number below 1, as in 0.9.
+        """,
+    ),
+    "a negative weight decay": (
+        mx.ArgumentError,
+        optimizer(weight_decay=-0.1),
+        """
+        optimizer.weight_decay is -0.1.
+          fix: give a number, 0 or more.
+        """,
+    ),
+    "a field of the model that there is not": (
+        mx.ArgumentError,
+        checked(model_={"d_modle": 4}),
+        """
+        the model has no field 'd_modle'.
+          fix: did you mean "d_model"?
+        """,
+    ),
+    "a field of the model twice": (
+        mx.ArgumentError,
+        checked(vocab=300, model_={"vocab": 400}),
+        """
+        vocab is 300, and model.vocab is 400.
+          fix: leave one of them out.
+        """,
+    ),
+    "a kind of model without sizes": (
+        mx.ArgumentError,
+        checked(preset="decoder", optimizer=OptimizerOptions(rate=0.1)),
+        """
+        nothing says the batch and the length of a step.
+          rule: 'decoder' is a kind of model, and has no sizes of its own.
+          fix: give batch= and length=, or start from a preset.
+        """,
+    ),
+    "a kind of model without a rate": (
+        mx.ArgumentError,
+        checked(preset="decoder", batch=8, length=16),
+        """
+        no learning rate suits the optimizer 'adamw' always.
+          fix: give optimizer.rate=.
+        """,
+    ),
     "microbatches": (
         mx.ArgumentError,
         optimizer(microbatches=0),
@@ -204,6 +261,16 @@ MISTAKES = {
           fix: correct it, or leave it out.
         """,
     ),
+    "a word where there may be a number": (
+        mx.ArgumentError,
+        read("run.toml", '[optimizer]\nbeta1 = "high"'),
+        """
+        run.toml gives the option 'optimizer.beta1' a wrong value.
+          values: 'high'
+          rule: it is a number.
+          fix: correct it, or leave it out.
+        """,
+    ),
     "a number where there are options": (
         mx.ArgumentError,
         read("run.json", '{"data": 5}'),
@@ -250,6 +317,28 @@ def test_what_is_not_given_follows_from_the_preset():
     assert str(TrainConfig(out="elsewhere").directory()) == "elsewhere"
     mesh, _ = TrainConfig().placed()
     assert mesh.axes == {"data": 2, "model": 4}
+
+
+def test_every_option_of_an_optimizer_reaches_it():
+    options = OptimizerOptions("adafactor", weight_decay=0.1, epsilon=1e-9, momentum=0.5, decay_exponent=0.7)
+    inner = TrainConfig(optimizer=replace(options, decay_skips=("norm",))).make_optimizer().optimizer
+    assert (inner.weight_decay, inner.epsilon, inner.momentum, inner.decay_exponent) == (0.1, 1e-9, 0.5, 0.7)
+    assert inner.decay_skips == ("norm",)
+    rates = [
+        float(
+            TrainConfig(steps=100, optimizer=OptimizerOptions(schedule=name, warmup=10, min_rate=1e-4)).schedule()(99)
+        )
+        for name in ("cosine", "linear")
+    ]
+    assert rates == pytest.approx([1e-4, 1e-4], rel=0.5) and rates[0] != rates[1]
+
+
+def test_resolving_changes_nothing_and_leaves_nothing_open():
+    config = TrainConfig(preset="lm-0.14b", vocab=500, model_={"layers": "2"}, steps=50, batch=8, mesh="data:8")
+    resolved = replace(config, layout="data").resolved()
+    assert resolved.model() == config.model() and resolved.sizes() == config.sizes() == {"batch": 8, "length": 256}
+    assert resolved.resolved() == resolved and resolved.model_["layers"] == 2 and resolved.length == 256
+    assert resolved.optimizer.rate == 3e-4 and resolved.optimizer.warmup == 5
 
 
 def test_a_mesh_larger_than_the_devices():

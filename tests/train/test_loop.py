@@ -50,9 +50,9 @@ def whole(folder):
 def test_what_a_run_leaves_behind(whole):
     run, result = whole
     there = {path.name for path in run.directory.iterdir()}
-    files = "checkpoints config.json curve.png events metrics.jsonl result.json text.json tokens vocabulary.json"
-    assert there == set(files.split())
-    assert run_config(run.directory) == run.config
+    files = "checkpoints config.json config.toml curve.png events metrics.jsonl result.json text.json tokens"
+    assert there == {*files.split(), "vocabulary.json"}
+    assert run_config(run.directory) == run.config.resolved()
     assert (run.directory / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert list((run.directory / "events").glob("events.out.tfevents.*"))
     found = json.loads((run.directory / "result.json").read_text())

@@ -91,5 +91,5 @@ def test_a_run_says_and_saves_what_it_chose(tmp_path):
     run = Run(small(tmp_path, keep="auto", memory="1GB", steps=1), Console(file=said, width=200))
     run.train()
     assert "the backward pass keeps everything: " in said.getvalue()
-    assert run_config(run.directory).keep == "everything"
+    assert run_config(run.directory).model().keep == "everything"
     assert json.loads((run.directory / "config.json").read_text())["memory"] == "1GB"

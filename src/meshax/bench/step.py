@@ -6,7 +6,7 @@ Tokens are random and examples are not packed: the arithmetic is that of trainin
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import jax
@@ -15,7 +15,8 @@ import jax.numpy as jnp
 from ..errors import ArgumentError
 from ..mesh import Mesh
 from ..models.contract import ModelConfig, parameter_count
-from ..models.presets import preset
+from ..models.fields import with_fields
+from ..models.presets import batch_sizes, preset
 from ..ops import ones
 from ..ops.randomness import randint
 from ..optim import by_name, clipped
@@ -43,19 +44,20 @@ class Step:
     layers_as: str = ""
     dtype: str = ""
     optimizer: str = "adafactor"
+    fields: dict[str, Any] = field(default_factory=dict)  # of the model
 
     def model(self) -> Any:
         """Returns the model's configuration."""
         changes = {name: getattr(self, name) for name in ("keep", "layers_as", "dtype") if getattr(self, name)}
-        chosen: Any = replace(preset(self.preset).model, **changes)
+        chosen: Any = with_fields(preset(self.preset).model, self.fields | changes)
         if chosen.batch_kind != "tokens":
             raise ArgumentError(f"{self.preset!r} is no language model.", fix="choose a preset that is.")
         return chosen
 
     def sizes(self) -> tuple[int, int]:
         """Returns the examples of a batch, and the tokens of an example."""
-        usual = preset(self.preset).batch
-        return self.batch or usual["batch"], self.length or usual["length"]
+        sizes = batch_sizes(preset(self.preset), {"batch": self.batch, "length": self.length})
+        return sizes["batch"], sizes["length"]
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """`meshax bench step`."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
+from .model_options import ModelGroup, ModelOptions, given_fields
 from .options import Reporting, UsageError, progress_console, usage, use_processors
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ class BenchStep(Reporting):
     """
 
     preset: Annotated[str, arg(metavar="NAME", help="The model (see meshax presets).")] = "tiny"
+    model: ModelGroup = field(default_factory=ModelOptions)
     batch: Annotated[int, arg(metavar="N", help="Examples in a step; 0: the preset's.")] = 0
     length: Annotated[int, arg(metavar="N", help="Tokens in an example; 0: the preset's.")] = 0
     mesh: Annotated[str, arg(metavar="AXES", help="The processors; none: all there are, or one of a CPU.")] = ""
@@ -43,9 +45,10 @@ class BenchStep(Reporting):
         from ..bench.beside import in_turns, together
         from ..bench.step import FORMULA, Step, measure
 
-        step = Step(**{field.name: getattr(self, field.name) for field in fields(Step)})
+        asked = {one.name: getattr(self, one.name) for one in fields(Step) if one.name != "fields"}
+        step = Step(fields=given_fields(self.model), **asked)
         with usage():
-            step.model()
+            step.model(), step.sizes()
         console = progress_console()
         programs = ("meshax", *self.beside)
         measured: dict[str, list[Measurement]] = {program: [] for program in programs}

@@ -6,12 +6,13 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from ..errors import MeshaxError
+from .model_options import ModelGroup, ModelOptions, given_fields
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,6 +87,13 @@ class OnProgram(Reporting):
             help_behavior_hint="",
         ),
     ] = ""
+    model: ModelGroup = field(default_factory=ModelOptions)
+    batch: Annotated[
+        int, arg(metavar="N", help="Examples in a step of a preset.", help_behavior_hint="(default: the preset's)")
+    ] = 0
+    length: Annotated[
+        int, arg(metavar="N", help="Tokens in an example of it.", help_behavior_hint="(default: the preset's)")
+    ] = 0
     mesh: Annotated[
         str,
         arg(
@@ -100,15 +108,24 @@ class OnProgram(Reporting):
                 "a target or a preset: one of the two.", fix="write FILE.py:FUNCTION, or --preset lm-1.28b."
             )
 
+    def preset_step(self) -> dict[str, Any]:
+        """Returns what the step of a preset is made from: what `preset_target` takes."""
+        sizes = {"batch": self.batch, "length": self.length}
+        return {"name": self.preset, "model": given_fields(self.model), "sizes": sizes}
+
     def check_program(self) -> None:
         """Raises if there can be no such program, or mesh."""
         from ..mesh import Mesh
-        from ..models.presets import preset
         from ..plan.compile.targets import check_target
+        from ..train.preset_steps import check_preset_step
 
+        if self.target and (self.batch or self.length or given_fields(self.model)):
+            raise UsageError(
+                "--model.*, --batch and --length are of a preset's step.", fix="name a --preset, or change the target."
+            )
         with usage():
             if self.preset:
-                preset(self.preset)
+                check_preset_step(**self.preset_step())
             else:
                 check_target(self.target)
             if self.mesh:
@@ -123,7 +140,7 @@ class OnProgram(Reporting):
 
         self.check_program()
         jax.config.update("jax_platforms", "cpu")
-        return preset_target(self.preset) if self.preset else load_target(self.target)
+        return preset_target(**self.preset_step()) if self.preset else load_target(self.target)
 
 
 @dataclass(kw_only=True)

@@ -1,5 +1,6 @@
 """`meshax plan`."""
 
+import json
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -48,7 +49,8 @@ class MakePlan(OnLaidOut):
         if topology != CPU:
             check_compiler()
         module = {"module": "meshax.train.preset_steps"} if self.preset else {}
-        request = {"target": self.preset or self.target, "topology": topology, "mesh": self.mesh, "layout": self.layout}
+        target = json.dumps(self.preset_step()) if self.preset else self.target
+        request = {"target": target, "topology": topology, "mesh": self.mesh, "layout": self.layout}
         request |= {"params": self.param_layout, "optimizer": self.optimizer_layout, "html": self.html}
         columns = (SpinnerColumn(finished_text="-"), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=progress_console()) as progress:

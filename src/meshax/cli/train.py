@@ -4,7 +4,7 @@ import argparse
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +12,17 @@ from tyro.conf import arg
 
 from ..train.options import VIRTUAL, TrainOptions, read_options
 from .compile_cache import keep_compiled_programs
-from .options import Reporting, progress_console, usage, use_processors
+from .model_options import ModelGroup, ModelOptions, given_fields
+from .options import Reporting, UsageError, progress_console, usage, use_processors
+
+
+@dataclass(frozen=True)
+class Options(TrainOptions):
+    """The options of a run, with those names that Python has taken: --from, and --model.* in the place of a table."""
+
+    model_: ModelGroup = field(default_factory=ModelOptions)
+    # the directory of a run whose weights to start from: its model and vocabulary, with other data, at step 0
+    from_: Annotated[str, arg(name="from")] = ""
 
 
 @dataclass(kw_only=True)
@@ -24,22 +34,39 @@ class Train(Reporting):
     meshax train
 
     meshax train --preset lm-0.14b --data.text "books/*.txt.gz" --mesh "data:8" --layout fsdp --out runs/books
+
+    meshax train --model.d-model 256 --model.layers 4 --optimizer.weight-decay 0.1 --out runs/wider
     """
 
     config: Annotated[
         str,
         arg(metavar="FILE", help="Read options from a TOML or JSON file; those given here win.", help_behavior_hint=""),
     ] = ""
-    run_: Annotated[TrainOptions, arg(name="")] = field(default_factory=TrainOptions)
+    run_: Annotated[Options, arg(name="")] = field(default_factory=Options)
+    from_file = TrainOptions()  # what --config has read: no field
+
+    def options(self) -> TrainOptions:
+        """Returns what to train: the file's options, those of the command line in their place."""
+        asked, file = self.run_, self.from_file
+        if file.model_ and asked.preset != file.preset:
+            raise UsageError(
+                f"{self.config} has a [model] of its own, for {file.preset!r}, and --preset is {asked.preset!r}.",
+                fix="leave out --preset, or the fields of the model in the file.",
+            )
+        values = {one.name: getattr(asked, one.name) for one in fields(TrainOptions)}
+        # an option by itself, such as --vocab, is given here in the place of the file's field of the model
+        kept = {n: v for n, v in file.model_.items() if getattr(asked, n, None) == getattr(file, n, None)}
+        return TrainOptions(**values | {"model_": kept | given_fields(asked.model_)})
 
     def run(self) -> None:
         """Trains."""
-        use_processors(self.run_.mesh or VIRTUAL)
+        options = self.options()
+        use_processors(options.mesh or VIRTUAL)
         from ..train.config import TrainConfig
         from ..train.evaluation import show_metric
         from ..train.loop import Run
 
-        config = TrainConfig.of(self.run_)
+        config = TrainConfig.of(options)
         with usage():
             config.check()
         console = progress_console()
@@ -47,7 +74,7 @@ class Train(Reporting):
         run = Run(config, console)
         result = run.train()
         if run.model.batch_kind == "tokens":
-            where, prompt = shlex.quote(str(run.directory)), "..." if self.run_.data.text else "def "
+            where, prompt = shlex.quote(str(run.directory)), "..." if options.data.text else "def "
             console.print(f'next: meshax generate --run {where} --prompt "{prompt}"', highlight=False, markup=False)
         data = json.loads((run.directory / "result.json").read_text(encoding="utf-8"))
         self.report(data, show_metric(*next(iter(result.metrics.items()))))
@@ -62,10 +89,12 @@ def train_command(argv: Sequence[str]) -> type[Train]:
         return Train
     with usage():
         base = read_options(Path(path), TrainOptions)
+    values = {one.name: getattr(base, one.name) for one in fields(base) if one.name != "model_"}
 
     @dataclass(kw_only=True)
     class FromFile(Train):
         __doc__ = Train.__doc__
-        run_: Annotated[TrainOptions, arg(name="")] = field(default_factory=lambda: base)
+        run_: Annotated[Options, arg(name="")] = field(default_factory=lambda: Options(**values))
+        from_file = base
 
     return FromFile

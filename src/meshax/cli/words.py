@@ -10,6 +10,7 @@ from pathlib import Path
 from sys import argv
 
 from ..errors import MeshaxError
+from ..models.fields import fields_by_kind
 from ..train.options import OptimizerOptions, TrainOptions
 from ..train.text_options import DataOptions
 from .options import Command, OnProgram, UsageError
@@ -32,7 +33,8 @@ SPELLINGS = {
 _DEVICES = re.compile(r"on a CPU, call jax\.config\.update\(.*?\) before.*?abstract=True\)\.")
 _GROUPS = {"": TrainOptions, "data.": DataOptions, "optimizer.": OptimizerOptions}
 _OF_TEXT = re.compile(r"(?<![\w.])(?=(?:field|errors|encoding)=)")  # arguments of `Text.find`
-_NAMES = {group + field.name for group, options in _GROUPS.items() for field in fields(options)}
+_NAMES = {group + field.name.rstrip("_") for group, options in _GROUPS.items() for field in fields(options)}
+_NAMES |= {f"model.{field.name}" for kind in fields_by_kind().values() for field in kind}
 _ASSIGNED = re.compile(
     rf"(?<![\w.])({'|'.join(sorted(map(re.escape, _NAMES), key=len, reverse=True))})"
     r"""=("[^"]*"|'[^']*'|\w+(?:\.\w+)*)?"""

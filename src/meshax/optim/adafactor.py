@@ -21,6 +21,7 @@ from ..ops.elementwise import maximum, rsqrt, sqrt, square
 from ..ops.reduction import mean
 from ..tensors import Tensor, check_tensor
 from .contract import ROLE, Optimizer, Tree, flatten, stored
+from .decay import is_decayed
 from .schedules import Rate, as_schedule
 from .schedules import rsqrt as rsqrt_schedule
 from .sums import reduce_together
@@ -54,8 +55,10 @@ class Adafactor(Optimizer[AdafactorState]):
         clip: the largest root mean square of an update, before the rate; None does not clip.
         momentum: the decay of a running mean of updates, which costs memory like a parameter; None keeps none.
         weight_decay: the part of a parameter that each update takes away (as in optax, whatever the rate).
+        decay_skips: words; a parameter with one of them in its name does not decay.
         multiply_by_parameter_scale: whether the rate is relative to the root mean square of a parameter.
-        epsilons: what is added to squares of gradients; the smallest size of a parameter that a step is relative to.
+        epsilon: what is added to squares of gradients.
+        smallest_scale: the smallest size of a parameter that a step is relative to.
 
     Communication of an update, beside that of `Optimizer.apply`, where a parameter is split in the role "optimizer": an
     all-reduce of its column means if a factored dim is split, and of its row means if the other is; one all-reduce for
@@ -70,8 +73,10 @@ class Adafactor(Optimizer[AdafactorState]):
     clip: float | None = 1.0
     momentum: float | None = None
     weight_decay: float | None = None
+    decay_skips: tuple[str, ...] = ()
     multiply_by_parameter_scale: bool = True
-    epsilons: tuple[float, float] = (1e-30, 1e-3)
+    epsilon: float = 1e-30
+    smallest_scale: float = 1e-3
 
     def __post_init__(self) -> None:
         as_schedule(self.rate)
@@ -107,7 +112,9 @@ class Adafactor(Optimizer[AdafactorState]):
             updates = [self.momentum * m + (1 - self.momentum) * u for m, u in zip(kept, updates, strict=True)]
             momentum = treedef.unflatten(updates)
         if self.weight_decay is not None:
-            updates = [u + self.weight_decay * v for u, v in zip(updates, values, strict=True)]
+            decayed = treedef.flatten_up_to(is_decayed(params, self.decay_skips))
+            decays = [self.weight_decay if one else 0.0 for one in decayed]
+            updates = [u + d * v if d else u for u, d, v in zip(updates, decays, values, strict=True)]
         moved = [(v - u).astype(p.dtype) for p, v, u in zip(leaves, values, updates, strict=True)]
         state = AdafactorState(state.step + 1, stored(treedef.unflatten(moments)), stored(momentum))
         return treedef.unflatten(moved), state
@@ -118,7 +125,7 @@ class Adafactor(Optimizer[AdafactorState]):
         decay = 1 - (step + 1).astype(jnp.float32) ** -self.decay_exponent
         updated = []
         for g, old in zip(grads, moments, strict=True):
-            squares, factors = square(g) + self.epsilons[0], self._factors(g.dims)
+            squares, factors = square(g) + self.epsilon, self._factors(g.dims)
             seen = [mean(squares, dim) for dim in factors] if factors else [squares]
             updated.append(tuple(decay * a + (1 - decay) * b for a, b in zip(old, seen, strict=True)))
         return updated
@@ -132,7 +139,7 @@ class Adafactor(Optimizer[AdafactorState]):
         of_updates, of_values = sizes[: len(clipping)], sizes[len(clipping) :]
         factors: list[Array | Tensor] = [rate] * len(updates)
         if scaling:
-            factors = [rate * maximum(size, self.epsilons[1]) for size in of_values]
+            factors = [rate * maximum(size, self.smallest_scale) for size in of_values]
         if self.clip is not None:
             factors = [f / maximum(size / self.clip, 1.0) for f, size in zip(factors, of_updates, strict=True)]
         return [u * factor for u, factor in zip(updates, factors, strict=True)]

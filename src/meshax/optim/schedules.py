@@ -52,7 +52,7 @@ def cosine(peak: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedu
     return rate
 
 
-def rsqrt(peak: float, warmup: int = 10_000, ramp: bool = True) -> Schedule:
+def rsqrt(peak: float, warmup: int = 10_000, ramp: bool = True, end: float = 0.0) -> Schedule:
     """Falls like one over the root of the number of updates, from the peak after the warm-up.
 
     Args:
@@ -60,6 +60,7 @@ def rsqrt(peak: float, warmup: int = 10_000, ramp: bool = True) -> Schedule:
         warmup: the number of updates before it falls.
         ramp: whether the rate rises during the warm-up, as in the Transformer paper; without it stays at the peak:
             `rsqrt(0.01, 10_000, ramp=False)` is Adafactor's and T5's `min(0.01, 1 / sqrt(t))`.
+        end: where it stops falling.
 
     >>> [float(rsqrt(8.0, warmup=4)(step)) for step in (0, 1, 3, 15)]
     [2.0, 4.0, 8.0, 4.0]
@@ -67,7 +68,7 @@ def rsqrt(peak: float, warmup: int = 10_000, ramp: bool = True) -> Schedule:
     warmup = max(warmup, 1)
 
     def rate(step: Array) -> Array:
-        late = peak * jnp.sqrt(warmup / jnp.maximum(_updates(step), warmup))
+        late = jnp.maximum(peak * jnp.sqrt(warmup / jnp.maximum(_updates(step), warmup)), end)
         return late * _ramp(step, warmup) if ramp else late
 
     return rate
@@ -96,16 +97,20 @@ def slanted_triangular(peak: float, steps: int, warmup: int | None = None, ratio
     return rate
 
 
+def _slanted(peak: float, steps: int, warmup: int | None = None, end: float = 0.0) -> Schedule:
+    return slanted_triangular(peak, steps, warmup, **({"ratio": peak / end} if end else {}))
+
+
 _KNOWN: dict[str, Callable[..., Schedule]] = {
-    "constant": lambda peak, steps, **warmup: constant(peak, **warmup),
+    "constant": lambda peak, steps, **options: constant(peak, **options),
     "cosine": cosine,
     "linear": linear,
-    "rsqrt": lambda peak, steps, **warmup: rsqrt(peak, **warmup),
-    "slanted_triangular": slanted_triangular,
+    "rsqrt": lambda peak, steps, **options: rsqrt(peak, **options),
+    "slanted_triangular": _slanted,
 }
 
 
-def by_name(name: str, peak: float, steps: int, warmup: int | None = None) -> Schedule:
+def by_name(name: str, peak: float, steps: int, warmup: int | None = None, end: float = 0.0) -> Schedule:
     """Makes a schedule: "constant", "cosine", "linear", "rsqrt" or "slanted_triangular".
 
     Args:
@@ -113,10 +118,19 @@ def by_name(name: str, peak: float, steps: int, warmup: int | None = None) -> Sc
         peak: the highest rate.
         steps: the number of updates of the whole training; "constant" and "rsqrt" do not use it.
         warmup: how many of them are warm-up; without it, as many as the schedule's function says.
+        end: the lowest rate after the warm-up; "constant" has none. 0: as the schedule's function says.
     """
     if name not in _KNOWN:
         raise ArgumentError(f"there is no schedule {name!r}.", fix=did_you_mean(str(name), _KNOWN))
-    return _KNOWN[name](peak, steps, **({} if warmup is None else {"warmup": warmup}))
+    if end and (name == "constant" or not 0 < end <= peak):
+        raise ArgumentError(
+            f"the schedule {name!r} cannot fall from {peak:g} to {end:g}.",
+            fix="leave the lowest rate out, or choose another schedule."
+            if name == "constant"
+            else "choose a lowest rate between 0 and the highest.",
+        )
+    options = ({} if warmup is None else {"warmup": warmup}) | ({"end": end} if end else {})
+    return _KNOWN[name](peak, steps, **options)
 
 
 def as_schedule(rate: Rate) -> Schedule:

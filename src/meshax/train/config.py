@@ -2,28 +2,31 @@
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import jax
 
 from ..errors import ArgumentError, TrainingError
 from ..layout import Layout
 from ..mesh import Mesh
-from ..models.contract import ModelConfig
-from ..models.presets import preset
+from ..models.contract import ModelConfig, Preset
+from ..models.fields import with_fields
+from ..models.presets import batch_sizes, preset
 from ..models.recomputation import KEEP
 from ..optim.clipping import Clipped, clipped
 from ..optim.named_optimizers import by_name
+from ..optim.schedules import Schedule
 from ..optim.schedules import by_name as schedule_by_name
 from ..plan.cost.hardware import parse_bytes
 from ..plan.search.named_layouts import find_layout
 from ..program import put
-from .options import AUTO, VIRTUAL, TrainOptions
+from .options import AUTO, CONFIG, VIRTUAL, TrainOptions, read_options
 
 _ADAFACTOR_RATE = 1e-2  # relative to the size of a parameter, so it suits any model
+_SHORT = ("keep", "vocab", "dtype", "dropout", "layers_as")  # fields of the model that are options by themselves
+_OPTIMIZER = ("weight_decay", "decay_skips", "beta1", "beta2", "epsilon", "momentum", "decay_exponent")
 
 
 @dataclass(frozen=True)
@@ -35,28 +38,55 @@ class TrainConfig(TrainOptions):
         """Returns the run that has these options."""
         return cls(**{f.name: getattr(options, f.name) for f in dataclasses.fields(options)})
 
+    def _preset(self) -> Preset:
+        """Returns what the run starts from: a preset, or the model and the sizes of another run.
+
+        A run that has begun knows them itself, whatever has become of the other one.
+        """
+        if not self.from_:
+            return preset(self.preset)
+        own = self.directory()
+        source = run_config(own if (own / CONFIG).exists() else self.from_)
+        usual = preset(source.preset)
+        batch = {name: getattr(source, name, 0) or size for name, size in usual.batch.items()}
+        return replace(usual, model=source.model(), batch=batch)
+
     def model(self) -> ModelConfig:
         """Returns the model's configuration: the preset's, with what is asked for instead."""
-        model = preset(self.preset).model
-        names = [f.name for f in dataclasses.fields(model)]
-        changes = self._asked_for(("keep", "vocab", "dtype", "dropout", "layers_as"), names)
-        return replace(model, **{name: value for name, value in changes.items() if value != AUTO})
+        model = with_fields(self._preset().model, self.model_)
+        for name in _SHORT:
+            value = getattr(self, name)
+            if not value:
+                continue
+            if name not in model.__dataclass_fields__:
+                raise ArgumentError(
+                    f"{name} is {value!r}, and the model of the preset {self._preset().name!r} has none.",
+                    fix="leave it out, or choose another preset.",
+                )
+            if name in self.model_ and self.model_[name] != value:
+                raise ArgumentError(
+                    f"{name} is {value!r}, and model.{name} is {self.model_[name]!r}.", fix="leave one of them out."
+                )
+            if value != AUTO:
+                model = with_fields(model, {name: value})
+        return model
 
     def sizes(self) -> dict[str, int]:
         """Returns the sizes of the dims of a batch, by name: the preset's, with what is asked for instead."""
-        sizes = preset(self.preset).batch
-        return {**sizes, **self._asked_for(("batch", "length"), sizes)}
+        return batch_sizes(self._preset(), {"batch": self.batch, "length": self.length})
 
-    def _asked_for(self, names: Sequence[str], known: Collection[str]) -> dict[str, Any]:
-        """Returns the options among some that are not left to the preset, or raises if its model has no such thing."""
-        options = {name: getattr(self, name) for name in names if getattr(self, name)}
-        for name, value in options.items():
-            if name not in known:
-                raise ArgumentError(
-                    f"{name} is {value!r}, and the model of the preset {self.preset!r} has none.",
-                    fix="leave it out, or choose another preset.",
-                )
-        return options
+    def resolved(self) -> Self:
+        """Returns the same run with all that follows from the preset and the number of steps written out.
+
+        What this machine decides, such as the mesh where none is named, stays open: a run may go on elsewhere.
+        """
+        model: Any = self.model()
+        fields: dict[str, Any] = {name: type(self).__dataclass_fields__[name].default for name in _SHORT}
+        if self.keep == AUTO:
+            fields["keep"] = AUTO
+        optimizer = replace(self.optimizer, rate=self._peak(), warmup=self._warmup())
+        fields |= {name: size for name, size in self.sizes().items() if name in type(self).__dataclass_fields__}
+        return replace(self, preset=self._preset().name, model_=asdict(model), optimizer=optimizer, **fields)
 
     def placed(self) -> tuple[Mesh, Layout]:
         """Returns the mesh on this machine's devices, and the layout."""
@@ -65,16 +95,26 @@ class TrainConfig(TrainOptions):
         rules = self.layout, mesh, self.param_layout, self.optimizer_layout
         return mesh, find_layout(*rules, known=model.glossary, sizes=model.sizes())
 
+    def schedule(self) -> Schedule:
+        """Returns the learning rate, a function of the updates made."""
+        o = self.optimizer
+        return schedule_by_name(o.schedule, self._peak(), self.steps, self._warmup(), o.min_rate)
+
     def make_optimizer(self) -> Clipped:
         """Returns the optimizer with its schedule; without a limit it clips nothing, and still knows the norm."""
         o = self.optimizer
-        warmup = self.steps // 10 if o.warmup < 0 else o.warmup
-        rate = schedule_by_name(o.schedule, o.rate or self._usual_rate(), self.steps, warmup)
-        return clipped(by_name(o.name, rate), o.clip or math.inf)
+        options = {name: getattr(o, name) for name in _OPTIMIZER if getattr(o, name) is not None}
+        return clipped(by_name(o.name, self.schedule(), **options), o.clip or math.inf)
+
+    def _warmup(self) -> int:
+        return self.steps // 10 if self.optimizer.warmup < 0 else self.optimizer.warmup
+
+    def _peak(self) -> float:
+        return self.optimizer.rate or self._usual_rate()
 
     def _usual_rate(self) -> float:
-        usual = {"adamw": preset(self.preset).rate, "adafactor": _ADAFACTOR_RATE}
-        if self.optimizer.name not in usual:
+        usual = {"adamw": self._preset().rate, "adafactor": _ADAFACTOR_RATE}
+        if not usual.get(self.optimizer.name):
             by_name(self.optimizer.name, 1.0)  # raises if there is no such optimizer
             raise ArgumentError(
                 f"no learning rate suits the optimizer {self.optimizer.name!r} always.", fix="give optimizer.rate=."
@@ -87,6 +127,7 @@ class TrainConfig(TrainOptions):
 
     def check(self) -> None:
         """Raises in the first second what would otherwise fail after an hour."""
+        self._check_source()
         self._check_numbers()
         for name, known in (("on_nan", ("stop", "skip")), ("keep", ("", *KEEP, AUTO))):
             if getattr(self, name) not in known:
@@ -94,11 +135,48 @@ class TrainConfig(TrainOptions):
                 raise ArgumentError(f"{name} is {getattr(self, name)!r}.", fix=f"choose {', '.join(most)} or {last}.")
         self.data.check()
         self.make_optimizer()
+        self._check_below_one()
         if self.memory:
             parse_bytes(self.memory)
         mesh, layout = self.placed()
         put((), mesh, layout)  # raises if they do not fit each other, or the model
         self._check_batch(mesh.count(dict(layout.rules).get("batch", ())))
+
+    def _check_source(self) -> None:
+        """Raises unless the run whose weights it starts from is another one, with such a model."""
+        if not self.from_:
+            return
+        if not self.out or self.directory().resolve() == Path(self.from_).expanduser().resolve():
+            raise ArgumentError(
+                f"a run that starts from {self.from_!r} has no directory of its own.", fix="give another out=."
+            )
+        if self.data.vocabulary:
+            raise ArgumentError(
+                f"the run in {self.from_!r} has a vocabulary already, which its weights are for.",
+                fix="leave out data.vocabulary=.",
+            )
+        chosen = self._preset()
+        if self.preset not in (type(self).preset, chosen.name):
+            raise ArgumentError(
+                f"preset is {self.preset!r}, and the run in {self.from_!r} has the model of {chosen.name!r}.",
+                fix="leave out preset=.",
+            )
+        there, here = (asdict(cast(Any, model)) for model in (chosen.model, self.model()))
+        changed = [name for name in there if there[name] != here[name] and name not in chosen.model.may_change]
+        if changed:
+            raise ArgumentError(
+                f"the weights in {self.from_!r} do not fit another model.",
+                values="; ".join(f"{name} is {there[name]!r} there, {here[name]!r} here" for name in changed),
+                rule="a run that starts from another's weights has its model.",
+                fix="leave these fields out.",
+            )
+
+    def _check_below_one(self) -> None:
+        for name in ("beta1", "beta2", "momentum"):
+            if not (getattr(self.optimizer, name) or 0.0) < 1:
+                raise ArgumentError(
+                    f"optimizer.{name} is {getattr(self.optimizer, name)}.", fix="give a number below 1, as in 0.9."
+                )
 
     def _check_batch(self, processors: int) -> None:
         """Raises if a batch cannot be cut as the microbatches and the processors that split it ask."""
@@ -126,7 +204,9 @@ class TrainConfig(TrainOptions):
         positive = ("steps", "eval_every", "save_every", "log_every", "eval_batches", "keep_last")
         least = dict.fromkeys((*positive, "optimizer.microbatches"), 1)
         least |= dict.fromkeys(("batch", "length", "vocab", "keep_best", "spike", "seed"), 0)
-        least |= dict.fromkeys(("optimizer.rate", "optimizer.clip"), 0)
+        least |= dict.fromkeys(("optimizer.rate", "optimizer.min_rate", "optimizer.clip"), 0)
+        chosen = [n for n in _OPTIMIZER if n != "decay_skips" and getattr(self.optimizer, n) is not None]
+        least |= dict.fromkeys((f"optimizer.{name}" for name in chosen), 0)
         least["optimizer.warmup"] = -1
         for name, number in least.items():
             if not (numbers[name] >= number and math.isfinite(numbers[name])):
@@ -137,3 +217,19 @@ class TrainConfig(TrainOptions):
             raise ArgumentError(
                 f"{self.out!r} is not a directory of this machine.", fix="mount it, or choose another out=."
             )
+
+
+def run_config(directory: str | Path, **changes: str) -> TrainConfig:
+    """Returns the configuration of a run in a directory, with what is given (and not empty) instead.
+
+    It says all of its model, so another run that its weights came from is left out.
+    """
+    path = Path(directory) / CONFIG
+    if not path.exists():
+        raise TrainingError(
+            f"there is no run in {str(directory)!r}.", fix="name the directory that meshax train wrote (out=)."
+        )
+    fields: dict[str, Any] = {name: value for name, value in changes.items() if value}
+    if fields:  # rules for what is stored name axes of the other mesh
+        fields = {"param_layout": "", "optimizer_layout": ""} | fields
+    return replace(read_options(path, TrainConfig), out=str(directory), from_="", **fields)

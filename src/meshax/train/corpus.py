@@ -244,6 +244,8 @@ def _vocabulary(config: TrainConfig, run: Path, text: Sequence[Text], console: C
         vocabulary = Vocabulary.load(own)
     elif (named := named_vocabulary(config.data)) is not None:
         vocabulary = named
+    elif config.from_:  # its embedding is of these subwords
+        vocabulary = Vocabulary.load(Path(config.from_).expanduser() / VOCABULARY)
     else:
         weights = config.data.weights or (1.0,)
         shares = [weight / sum(weights) for weight in weights]

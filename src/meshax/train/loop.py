@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,7 +25,7 @@ from ..plan.explain.report import Report, explain
 from ..program import spmd
 from ..tensors import Tensor, tensor
 from .checkpoint import Checkpoints
-from .config import TrainConfig
+from .config import TrainConfig, run_config
 from .evaluation import Evaluation
 from .examples import Batch, Examples, batch_shapes, examples_for
 from .loss_guard import Guard
@@ -34,6 +33,8 @@ from .metrics import Metrics, draw_curve, finite, show_number
 from .options import CONFIG, read_options
 from .profiling import Profile
 from .progress import Display
+from .record import record_start
+from .starting import CHECKPOINTS, state_from, weights_of
 from .step import TrainState, compiler_options, evaluation_step, init_state, make_train_step
 from .step_memory import fitted, step_and_shapes
 from .text_options import TextOptions
@@ -66,7 +67,9 @@ class Run:
     def _check_same_run(self) -> None:
         """Raises if the directory holds a run of another model."""
         path, here = self.directory / CONFIG, _identity(self.config)
-        there = _identity(read_options(path, TrainConfig)) if path.exists() else here
+        there = _identity(run_config(self.directory)) if path.exists() else here
+        if path.exists():  # what its weights came from
+            here["from"], there["from"] = self.config.from_, read_options(path, TrainConfig).from_
         names = [name for name in {**here, **there} if name not in self.config.model().may_change]
         changed = [name for name in names if here.get(name) != there.get(name)]
         if changed:
@@ -100,7 +103,7 @@ class Run:
     def checkpoints(self) -> Checkpoints:
         """Where the run saves itself."""
         return Checkpoints(
-            self.directory / "checkpoints",
+            self.directory / CHECKPOINTS,
             keep_last=self.config.keep_last,
             keep_best=self.config.keep_best,
             read_only=self.read_only,
@@ -163,8 +166,12 @@ class Run:
         try:
             with contextlib.closing(self.checkpoints), finishing() as work:
                 state, first = self._start()
-                write_whole(self.directory / CONFIG, self.config.to_json())
+                for change in record_start(self.config, first, self.mesh, self.layout):
+                    self._say(f"changed: {change}")
                 with contextlib.closing(Metrics(self.directory, first)) as metrics:
+                    if self.config.from_ and not first:  # what there is to be gained on
+                        evaluation = self.evaluate(state.model, self.config.eval_batches, work.check)
+                        self._evaluated(0, evaluation, metrics, self._say)
                     state = self._go(state, first, metrics, work)
                     result = self._finish(state, first, metrics, work)
         except Stopped:
@@ -199,7 +206,7 @@ class Run:
     def _start(self) -> tuple[TrainState, int]:
         latest = self.checkpoints.latest()
         if latest is None:
-            return self.first_state(), 0
+            return self._first(), 0
         if latest > self.config.steps:
             raise TrainingError(
                 f"the run in {str(self.directory)!r} is at step {latest} already.",
@@ -211,6 +218,18 @@ class Run:
         self._saved = extra["step"]
         self.console.print(f"resumed at step {extra['step']}", highlight=False)
         return state, extra["step"]
+
+    def _first(self) -> TrainState:
+        """Returns the state before the first step: a new model, or another run's."""
+        if not self.config.from_:
+            return self.first_state()
+        model, extra = weights_of(self.config.from_, self.model, self.mesh, self.layout)
+        self._say(f"starts from the weights of {self.config.from_} at step {extra['step']}")
+        return state_from(model, self.optimizer, self.mesh, self.layout)
+
+    def _say(self, text: str) -> None:
+        """Prints a line as it is, however wide the terminal."""
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _continue_stream(self, position: dict[str, Any]) -> None:
         try:
@@ -243,7 +262,7 @@ class Run:
                     if step % self.config.eval_every == 0:
                         watch.finish()
                         evaluation = self.evaluate(state.model, self.config.eval_batches, work.check)
-                        self._evaluated(step, evaluation, metrics, display)
+                        self._evaluated(step, evaluation, metrics, display.say)
                     if step % self.config.save_every == 0:
                         watch.finish()
                         self._save(step, state, evaluation)
@@ -259,11 +278,11 @@ class Run:
         self.checkpoints.save(step, state, extra, metric=None if evaluation is None else evaluation.loss)
         self._saved = step
 
-    def _evaluated(self, step: int, evaluation: Evaluation, metrics: Metrics, display: Display) -> None:
+    def _evaluated(self, step: int, evaluation: Evaluation, metrics: Metrics, say: Callable[[str], None]) -> None:
         metrics.write(step, eval_loss=evaluation.loss, **evaluation.metrics)
         words = [f"held-out loss {show_number(evaluation.loss, 3)}"]
         words += [f"{name} {show_number(value, 1)}" for name, value in evaluation.metrics.items()]
-        display.say(f"step {step}: {', '.join(words)}")
+        say(f"step {step}: {', '.join(words)}")
 
     def _summarize(self, result: Evaluation, metrics: Metrics) -> None:
         """Says, draws and writes down what has come of the run."""
@@ -285,19 +304,6 @@ def _identity(config: TrainConfig) -> dict[str, Any]:
     """Returns what may not change from one start of a run to the next."""
     model: Any = config.model()
     return asdict(model) | {"optimizer": config.optimizer.name}
-
-
-def run_config(directory: str | Path, **changes: str) -> TrainConfig:
-    """Returns the configuration of a run in a directory, with what is given (and not empty) instead."""
-    path = Path(directory) / CONFIG
-    if not path.exists():
-        raise TrainingError(
-            f"there is no run in {str(directory)!r}.", fix="name the directory that meshax train wrote (out=)."
-        )
-    fields: dict[str, Any] = {name: value for name, value in changes.items() if value}
-    if fields:  # rules for what is stored name axes of the other mesh
-        fields = {"param_layout": "", "optimizer_layout": ""} | fields
-    return replace(read_options(path, TrainConfig), out=str(directory), **fields)
 
 
 class _Watch:

@@ -1,16 +1,22 @@
-"""What a run of training is told: plain values, so that the help of the command line needs no JAX."""
+"""What a run of training is told: plain values, so that the help of the command line needs no JAX.
+
+A name that Python has taken has an underscore after it, here only: `from_` is `from` in files, and `--from`.
+"""
 
 import dataclasses
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin
 
 from ..errors import ArgumentError, did_you_mean
 from .text_options import DataOptions
 
 CONFIG = "config.json"
+RECORD = ("versions", "history")  # what the configuration of a run says beside its options
 VIRTUAL = "data:2 model:4"  # the processors of a laptop
 AUTO = "auto"  # of what the backward pass keeps: the most that fits
 T = TypeVar("T", bound="TrainOptions")
@@ -24,15 +30,29 @@ class OptimizerOptions:
     rate: float = 0.0  # the highest learning rate; 0: what suits the model
     schedule: str = "cosine"  # of the rate: constant, cosine, linear, rsqrt or slanted_triangular
     warmup: int = -1  # steps of rising rate; -1: a tenth of all
+    min_rate: float = 0.0  # the lowest rate after the warm-up: what a schedule falls to
     clip: float = 1.0  # the greatest norm of the gradients; 0: any
     microbatches: int = 1  # parts of a batch, one after the other, to need less memory
+    # what an update takes away of a parameter: with adamw, sgd and momentum this times the rate, with adafactor this;
+    # none: 1e-4 with adamw, else nothing
+    weight_decay: float | None = None
+    decay_skips: tuple[str, ...] = ("norm", "bias")  # weight decay leaves parameters alone that are called so
+    beta1: float | None = None  # of adamw: the decay of the mean of gradients; none: 0.9
+    beta2: float | None = None  # of adamw: the decay of the mean of their squares; none: 0.999
+    epsilon: float | None = None  # what divisors are kept from 0 by; none: 1e-8 with adamw, 1e-30 with adafactor
+    momentum: float | None = None  # the decay of a mean of updates; none: 0.9 with momentum, else there is none
+    decay_exponent: float | None = None  # of adafactor: how slowly it forgets, 1 - step ** -this; none: 0.8
 
 
 @dataclass(frozen=True)
 class TrainOptions:
     """A run of training."""
 
-    preset: str = "tiny"  # the model: meshax presets lists them
+    preset: str = "tiny"  # the model: meshax presets lists them; or a kind of model, to give it all fields: decoder
+    # fields of the model's configuration, instead of the preset's
+    model_: dict[str, Any] = field(default_factory=dict)
+    # the directory of a run whose weights to start from: its model and vocabulary, with other data, at step 0
+    from_: str = ""
     mesh: str = ""  # the processors; none: "data:2 model:4" virtual ones, or all accelerators there are
     layout: str = "data+model"  # rules, or a name: none, data, model, data+model, fsdp, sequence
     param_layout: str = ""  # rules added where parameters are stored
@@ -63,9 +83,21 @@ class TrainOptions:
     spike: float = 0.0  # stop at a loss so many times the median of the last 50, once there are 10; 0: never
     profile: bool = False  # write a profile of a few steps for TensorBoard
 
-    def to_json(self) -> str:
-        """Returns the configuration for `read_options`."""
-        return json.dumps(dataclasses.asdict(self), indent=2)
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the options as plain data, as files have them."""
+        return {name.rstrip("_"): value for name, value in dataclasses.asdict(self).items()}
+
+    def to_json(self, **record: Any) -> str:
+        """Returns the configuration for `read_options`, and what else is to be known of a run."""
+        return json.dumps(self.as_dict() | record, indent=2)
+
+
+def flat(options: Mapping[str, Any], group: str = "") -> dict[str, Any]:
+    """Returns plain data with the names that options have in messages: `optimizer.rate`."""
+    named: dict[str, Any] = {}
+    for name, value in options.items():
+        named |= flat(value, f"{group}{name}.") if isinstance(value, dict) else {group + name: value}
+    return named
 
 
 def read_options(path: Path, kind: type[T]) -> T:
@@ -81,7 +113,7 @@ def read_options(path: Path, kind: type[T]) -> T:
             values=f"{path}: {getattr(error, 'strerror', None) or error}",
             fix="name a TOML or JSON file, such as the config.json of a run.",
         ) from error
-    return _parsed(kind, data, path.name)
+    return _parsed(kind, {name: value for name, value in data.items() if name not in RECORD}, path.name)
 
 
 def _tuple_of(kinds: tuple[Any, ...], values: list[Any]) -> Any:
@@ -92,26 +124,31 @@ def _tuple_of(kinds: tuple[Any, ...], values: list[Any]) -> Any:
 
 
 def _parsed(kind: Any, data: dict[str, Any], where: str, group: str = "") -> Any:
-    known = {f.name: f for f in dataclasses.fields(kind)}
+    known = {f.name.rstrip("_"): f for f in dataclasses.fields(kind)}
     values = {}
     for name, value in data.items():
         if name not in known:
             raise ArgumentError(
                 f"{where} has an option {group + name!r} that there is not.", fix=did_you_mean(name, known)
             )
-        wanted = known[name].type
+        wanted: Any = known[name].type
         if dataclasses.is_dataclass(wanted) and isinstance(value, dict):
             value = _parsed(wanted, value, where, f"{name}.")
         if isinstance(value, list):
             value = _tuple_of(get_args(wanted)[:1], value)
-        if wanted is float and type(value) is int:
+        kinds = get_args(wanted) if isinstance(wanted, UnionType) else (get_origin(wanted) or wanted,)
+        if float in kinds and type(value) is int:
             value = float(value)
-        if type(value) is not (get_origin(wanted) or wanted):
+        if type(value) not in kinds:
             raise ArgumentError(
                 f"{where} gives the option {group + name!r} a wrong value.",
                 values=f"{value!r}",
-                rule=f"it is like {getattr(kind(), name)!r}.",
+                rule=f"it is {_described(kind, known[name])}.",
                 fix="correct it, or leave it out.",
             )
-        values[name] = value
+        values[known[name].name] = value
     return kind(**values)
+
+
+def _described(kind: Any, one: Any) -> str:
+    return "a number" if isinstance(one.type, UnionType) else f"like {getattr(kind(), one.name)!r}"

@@ -34,7 +34,11 @@ class TrainState(eqx.Module):
 
 def init_state(make_model: Callable[[Any], Model], optimizer: Clipped, key: Any) -> TrainState:
     """Returns the state before the first step."""
-    model = make_model(key)
+    return state_of(make_model(key), optimizer)
+
+
+def state_of(model: Model, optimizer: Clipped) -> TrainState:
+    """Returns the state before the first step of a model that there is."""
     return TrainState(zeros((), jnp.int32), model, optimizer.init(model))
 
 

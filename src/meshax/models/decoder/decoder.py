@@ -68,7 +68,7 @@ class DecoderConfig:
     kv_heads: int | None = None  # groups of heads that share keys; none: each head has its own
     activation: str = "relu"  # relu, gelu, gelu_exact, silu or sigmoid
     gated: bool = False  # whether a second feed-forward map gates the first, as in SwiGLU
-    norm: str = "rms"  # or layer
+    norm: str = "rms"  # rms or layer
     positions: str = "sinusoidal"  # how places are told apart: rotary, sinusoidal, learned, relative or none
     max_length: int = 2048  # of learned positions
     window: int | None = None  # how many tokens back attention sees; none: all

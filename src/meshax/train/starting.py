@@ -1,0 +1,47 @@
+"""Where a run starts that has no checkpoint of its own: from nothing, or from another run's weights."""
+
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from ..layout import Layout
+from ..mesh import Mesh
+from ..models.contract import Model, ModelConfig
+from ..optim.clipping import Clipped
+from ..program import spmd
+from .checkpoint import Checkpoints
+from .step import TrainState, state_of
+
+CHECKPOINTS = "checkpoints"  # the folder of them in a run's directory
+
+
+class _Weights(eqx.Module):
+    """The part of a state that is the model, under the same name."""
+
+    model: Any
+
+
+def weights_of(run: str | Path, config: ModelConfig, mesh: Mesh, layout: Layout) -> tuple[Model, dict[str, Any]]:
+    """Reads the model of a run's latest checkpoint onto a mesh, and what was saved beside it.
+
+    Args:
+        run: its directory.
+        config: of its model; layers may be arranged otherwise, and floating numbers are read as this model has them.
+        mesh: the processors, not necessarily those of that run.
+        layout: the rules, not necessarily those of that run.
+    """
+
+    def make() -> _Weights:
+        return _Weights(config.make(jax.random.key(0)))
+
+    like = spmd(make, Mesh("none:1", abstract=True), "").trace().results
+    with Checkpoints(Path(run).expanduser() / CHECKPOINTS, read_only=True) as checkpoints:
+        tree, extra = checkpoints.restore(like=like, mesh=mesh, layout=layout, dtype="like", partial=True)
+    return tree.model, extra
+
+
+def state_from(model: Model, optimizer: Clipped, mesh: Mesh, layout: Layout) -> TrainState:
+    """Returns the state before the first step of a model that there is."""
+    return spmd(lambda weights: state_of(weights, optimizer), mesh, layout, donate=0)(model)
