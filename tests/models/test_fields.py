@@ -13,7 +13,7 @@ from meshax.models.presets import KINDS, preset
 from messages import pinned
 
 # Another value than the default: by type, but for words, which the configuration knows, and what has a range.
-BY_TYPE = {int: 6, float: 0.125, int | None: 2, float | None: 0.5}
+BY_TYPE = {int: 7, float: 0.125, int | None: 2, float | None: 0.5}
 BY_NAME = {"activation": "silu", "norm": "layer", "positions": "learned", "keep": "products", "layers_as": "unrolled"}
 BY_NAME |= {"dtype": "float16", "biases": "qkv", "rope_scaling": "linear", "rope_theta": 500.0, "rope_factor": 8.0}
 

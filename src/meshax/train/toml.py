@@ -26,9 +26,13 @@ def as_toml(options: TrainOptions) -> str:
 
 
 def _explained(kind: Any) -> dict[str, str]:
-    """Returns the comments beside the fields of a class of options."""
-    fields = written_fields(Path(inspect.getfile(kind)))[kind.__name__]
-    return {name.rstrip("_"): field.about for name, field in fields.items()}
+    """Returns the comments beside the fields of a class of options, and of those that it extends."""
+    words: dict[str, str] = {}
+    bases: list[Any] = [base for base in reversed(kind.__mro__) if dataclasses.is_dataclass(base)]
+    for one in bases:
+        fields = written_fields(Path(inspect.getfile(one)))[one.__name__]
+        words |= {name.rstrip("_"): field.about for name, field in fields.items()}
+    return words
 
 
 def _rows(values: dict[str, Any], about: dict[str, str], has_none: bool = False) -> str:
