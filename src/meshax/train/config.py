@@ -150,10 +150,10 @@ class TrainConfig(TrainOptions):
             raise ArgumentError(
                 f"a run that starts from {self.from_!r} has no directory of its own.", fix="give another out=."
             )
-        if self.data.vocabulary:
+        if self.data.vocabulary or self.data.tokenizer:
             raise ArgumentError(
                 f"the run in {self.from_!r} has a vocabulary already, which its weights are for.",
-                fix="leave out data.vocabulary=.",
+                fix=f"leave out {'data.vocabulary=' if self.data.vocabulary else 'data.tokenizer='}.",
             )
         chosen = self._preset()
         if self.preset not in (type(self).preset, chosen.name):
