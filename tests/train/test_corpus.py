@@ -113,3 +113,82 @@ def test_a_file_in_the_place_of_a_folder(tmp_path, place):
     config = small(tmp_path, data=DataOptions(text=(text,), cache=str(wrong) if place == "cache" else ""))
     with pytest.raises(mx.MeshaxError, match="cannot be"):
         Run(replace(config, out=str(wrong)) if place == "out" else config, Console(quiet=True))
+
+
+def test_the_line_of_what_is_left_out(tmp_path):
+    write_text(tmp_path / "text")
+    for name, content in (
+        ("e1.txt", b""),
+        ("e2.txt", b" \n"),
+        ("b.txt", b"GIF\0"),
+        ("w.txt", b"caf\xe9"),
+        ("x.gz", b"x"),
+    ):
+        (tmp_path / "text" / name).write_bytes(content)
+    validation = tmp_path / "validation.jsonl"
+    validation.write_text('{"text": "the cat sat"}\n{"text": "the dog ran"}\n{"txt": "lost"}\n')
+    data = DataOptions(text=(str(tmp_path / "text"),), validation=(str(validation),))
+    run, lines = shown(tmp_path, data=data)
+    text = tmp_path / "text"
+    assert [line for line in lines if line.startswith("left out")] == [
+        f"left out of the text: 1 binary file ({text}/b.txt: a zero byte at byte 3), "
+        f"2 empty files (first: {text}/e1.txt), 1 document with undecodable bytes ({text}/w.txt), "
+        f"1 broken file ({text}/x.gz: after 0 bytes of text: Not a gzipped file (b'x'))",
+        f"left out of the text: 1 record without the field ({validation}, line 3)",
+    ]
+    assert (run.examples.train.num_documents, run.examples.held_out.num_documents) == (4, 2)
+    words = run.examples.vocabulary
+    assert [words.decode(run.examples.held_out.document(number)) for number in range(2)] == [
+        "the cat sat",
+        "the dog ran",
+    ]
+    trained = {words.decode(run.examples.train.document(number)) for number in range(4)}
+    assert trained == {(text / f"{number}.txt").read_text() for number in range(4)}  # all of it, nothing else
+
+
+def test_a_validation_set_is_what_is_evaluated_on(tmp_path):
+    write_text(tmp_path / "text")
+    write_text(tmp_path / "other", files=1, lines=3)
+    data = DataOptions(text=(str(tmp_path / "text"),), validation=(str(tmp_path / "other"),), lines=True)
+    run, _ = shown(tmp_path, data=data)
+    batches = list(run.examples.held_out_batches({"batch": 8, "length": 32}))
+    targets = [token for batch in batches for token in batch["targets"][batch["weights"] == 1]]
+    assert run.examples.vocabulary.decode(targets) == (tmp_path / "other" / "0.txt").read_text().replace("\n", "")
+    assert run.examples.train.num_documents == 480
+
+
+def mixture(folder, *text, **options):
+    return run(folder, *text, weights=(2.0, 1.0), **options)
+
+
+def test_a_mixture_of_one_file_and_many(tmp_path):
+    """Of a source of one file nothing is held out, of the other a file; a line says how they are mixed."""
+    write_text(tmp_path / "many")
+    write_text(tmp_path / "one", files=1)
+    text = (str(tmp_path / "one"), str(tmp_path / "many" / "*.txt"))
+    made, lines = shown(tmp_path, data=DataOptions(text=text, weights=(2.0, 1.0)))
+    first, second = made.examples.train.files
+    assert (first.num_documents, second.num_documents, made.examples.held_out.num_documents) == (1, 3, 1)
+    assert lines[-2:] == [
+        f"66.7% of the examples from {text[0]}: {first.num_tokens:,} tokens",
+        f"33.3% of the examples from {text[1]}: {second.num_tokens:,} tokens",
+    ]
+
+
+def test_a_file_in_two_sources(tmp_path):
+    text = write_text(tmp_path / "text")
+    with pytest.raises(mx.MeshaxError) as raised:
+        mixture(tmp_path, text, str(tmp_path / "text" / ".." / "text" / "1.txt"))
+    assert str(raised.value) == (
+        "a file is in two sources of a mixture.\n"
+        f"  values: {tmp_path}/text/../text/1.txt\n"
+        "  fix: leave it out of one of the patterns in data.text=."
+    )
+
+
+def test_limits_of_a_run(tmp_path):
+    text = write_text(tmp_path / "text", lines=600)
+    examples = run(tmp_path, text, lines=True, max_documents=100).examples
+    assert (examples.train.num_documents, examples.held_out.num_documents) == (100, 100)
+    examples = run(tmp_path, text, lines=True, max_bytes=20_000).examples
+    assert examples.train.num_bytes == 20_000 and examples.held_out.num_bytes < 20_000

@@ -282,10 +282,11 @@ def _number(number: int, texts: Sequence[Text]) -> str:
 
 def _say_left_out(console: Console, tokens: TokenFile) -> None:
     if tokens.left_out:
-        console.print(f"left out of the text: {tokens.left_out}", highlight=False, markup=False)
+        words = f"left out of the text: {tokens.left_out}"
+        console.print(words, highlight=False, markup=False, soft_wrap=True)
 
 
 def _say_mixture(data: DataOptions, train: Sequence[TokenFile], console: Console) -> None:
     for name, weight, tokens in zip(data.text, data.weights, train, strict=True):
         words = f"{weight / sum(data.weights):.1%} of the examples from {name}: {tokens.num_tokens:,} tokens"
-        console.print(words, highlight=False, markup=False)
+        console.print(words, highlight=False, markup=False, soft_wrap=True)
