@@ -300,9 +300,30 @@ def test_a_lowered_program_is_that_of_the_call():
     assert memory.output_size_in_bytes == of_compiled.output_size_in_bytes
 
 
-def test_arguments_are_given_by_position():
-    with pytest.raises(TypeError, match="the program double takes arguments by position, not x="):
-        mx.spmd(double, mesh, "")(x=counting(batch))
+def scaled(x, w, *, scale=2.0, shift=None):
+    y = mx.einsum(x, w, over="batch") * scale
+    return y if shift is None else y + shift
+
+
+def test_arguments_by_name():
+    x, w, shift = counting(batch, hidden), counting(batch), counting(hidden)
+    program = mx.spmd(scaled, mesh, "batch:rows hidden:cols")
+    by_position = program(x, w).numpy()
+    for arguments in ({"w": w}, {"w": w, "scale": 2.0}):
+        np.testing.assert_array_equal(program(x, **arguments).numpy(), by_position)
+    np.testing.assert_array_equal(program(w=w, x=x).numpy(), by_position)
+    np.testing.assert_array_equal(program(x, w, shift=shift).numpy(), by_position + shift.numpy())
+    report = program.explain(x, w=w, shift=shift)
+    assert [t.name for t in report.tensors if t.kind == "argument"] == ["x", "w", "shift"]
+    program.compile(x, w=w, shift=shift)
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'weight'"):
+        program(x, w, weight=w)
+
+
+def test_a_donated_argument_may_have_a_name():
+    x = mx.put(counting(batch), mesh, "batch:rows")
+    mx.spmd(lambda w, x: x + w, mesh, "batch:rows", donate=1)(counting(batch), x=x)
+    assert x.array.is_deleted()
 
 
 def double(x):

@@ -28,6 +28,15 @@ def test_dims_or_names_name_an_array(dims):
     assert x.dim("length") == x.dim(length) == length
 
 
+def test_a_tensor_says_its_sizes_and_shows_its_number():
+    x = counting(batch, length)
+    assert x.shape == {"batch": 6, "length": 4} and list(x.shape) == ["batch", "length"] and mx.sum(x).shape == {}
+    assert f"{mx.mean(x):.3f}" == "11.500" and f"{x.dtype} {mx.sum(x)}" == "float32 Tensor[] float32 276."
+    assert f"{mx.sum(x).astype(jnp.bfloat16):6.1f}|" == " 276.0|"
+    with pytest.raises(TypeError, match="not iterable"):
+        list(x)
+
+
 @pytest.mark.parametrize(
     ("array_like", "dims", "size"), [([[1, 2, 3]], "rows cols", 3), (2.5, "", 1), (jnp.ones(4), "length", 4)]
 )
@@ -52,6 +61,13 @@ def test_an_array_from_the_host_has_the_dtype_that_jax_gives_it(given, kept):
 @pytest.mark.parametrize("number", [np.float64(3), np.float32(3), np.array(3.0), 3.0])
 def test_a_number_has_the_dtype_that_jax_gives_it(number):
     assert mx.tensor(number, "").dtype == np.float32
+
+
+def test_vmap_over_arrays_that_become_tensors():
+    """What the message about `jax.vmap` says."""
+    x = counting(batch, length)
+    totals = jax.vmap(lambda array: mx.sum(mx.tensor(array, "length") * 2).array)(x.array)
+    np.testing.assert_array_equal(totals, mx.sum(2 * x, over="length").numpy())
 
 
 def test_a_parameter_is_the_same_tensor_in_a_role():
@@ -338,12 +354,12 @@ MISTAKES = {
         """,
     ),
     "a truth value of several elements inside a program": (
-        mx.ShapeError,
+        mx.MeshaxError,
         lambda: split("batch:rows", lambda x: x if x > 2 else -x, counting(batch)),
         """
-        only a tensor of one element is a number.
-          values: [batch:6]
-          fix: reduce it first, or use .numpy().
+        a tensor inside a program is not true or false yet.
+          values: Tensor[batch:6/rows] bool
+          fix: choose elements with mx.where, what to compute with mx.cond, and how often with mx.while_loop.
         """,
     ),
     "the value as an array inside a program": (
@@ -352,8 +368,27 @@ MISTAKES = {
         """
         a tensor inside a program has no value yet.
           values: Tensor[batch:6/rows] float32
-          fix: return it from the program, and call .numpy() on the result.
+          fix: return it from the program, and look at the result; or print it there with mx.debug_print.
         """,
+    ),
+    "a number shown inside a program": (
+        mx.MeshaxError,
+        lambda: split("batch:rows", lambda x: f"{x.sum():.3f}", counting(batch)),
+        """
+        a tensor inside a program has no value yet.
+          values: Tensor[] float32 pending over rows
+          fix: return it from the program, and look at the result; or print it there with mx.debug_print.
+        """,
+    ),
+    "jax.vmap over tensors": (
+        mx.ShapeError,
+        lambda: jax.vmap(lambda x: 2 * x)(counting(batch, length)),
+        """
+        the array of a tensor has 1 dimensions, the tensor 2.
+          values: [batch:6, length:4] with an array of shape (4,)
+          rule: a function of trees (jax.tree.map, jax.vmap, optax) may change elements of a tensor, not its shape.
+          fix: use operations of meshax: they keep dims that they do not know, without jax.vmap. Or give jax.vmap a function of arrays, which makes the tensor: lambda array: f(mx.tensor(array, dims)).array.
+        """,  # noqa: E501
     ),
     "the value inside a program": (
         mx.MeshaxError,
@@ -361,16 +396,16 @@ MISTAKES = {
         """
         a tensor inside a program has no value yet.
           values: Tensor[batch:6/rows] float32
-          fix: return it from the program, and call .numpy() on the result.
+          fix: return it from the program, and look at the result; or print it there with mx.debug_print.
         """,
     ),
     "the value of a pending sum": (
         mx.MeshaxError,
         lambda: split("batch:rows", lambda x: x if mx.sum(x) > 0 else -x, counting(batch)),
         """
-        a tensor inside a program has no value yet.
+        a tensor inside a program is not true or false yet.
           values: Tensor[] bool
-          fix: return it from the program, and call .numpy() on the result.
+          fix: choose elements with mx.where, what to compute with mx.cond, and how often with mx.while_loop.
         """,
     ),
 }

@@ -5,6 +5,7 @@ on the mesh before the call, so what a call returns goes into the next one witho
 Whoever wants to know something of a program without running it takes its `Trace`.
 """
 
+import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class Trace:
 
 
 class Program(Generic[P, R]):
-    """A function that runs on a mesh under a layout. Call it as the function, with arguments by position."""
+    """A function that runs on a mesh under a layout. Call it as the function."""
 
     def __init__(
         self, fn: Callable[P, R], mesh: Mesh, layout: Layout | RulesLike, donate: int | Sequence[int] = (),
@@ -88,8 +89,6 @@ class Program(Generic[P, R]):
 
     def __call__(self, *args: P.args, **named: P.kwargs) -> R:
         """Places the arguments on the mesh and runs."""
-        if named:
-            raise TypeError(f"the program {self.__name__} takes arguments by position, not {', '.join(named)}=")
         _check_outside("a program cannot be called inside a program.", f"call its function, {self.__name__}, instead.")
         if not self.mesh.has_devices:
             raise MeshError(
@@ -97,32 +96,41 @@ class Program(Generic[P, R]):
                 values=repr(self.mesh),
                 fix=f"use .explain{'' if self.mesh.is_abstract else ' or .compile'}, or make a mesh of devices.",
             )
-        result, done = self._jitted(*_placed(args, self.setting))
+        placed, named_ones = _placed(self._bound(args, named), self.setting)
+        result, done = self._jitted(*placed, **named_ones)
         if self.mesh.platform == "cpu" and not is_traced(done):
             _in_flight.append(done)
             if len(_in_flight) > _CALLS_AHEAD:
                 _in_flight.popleft().block_until_ready()
         return result
 
-    def trace(self, *args: Any) -> Trace:
+    def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments by position, as many as the function takes so: what is donated is counted."""
+        if not named:
+            return args, {}
+        bound = inspect.signature(self.fn).bind(*args, **named)
+        return bound.args, bound.kwargs
+
+    def trace(self, *args: Any, **named: Any) -> Trace:
         """Traces the program, anew each time. Arguments may be `jax.ShapeDtypeStruct` tensors: nothing runs."""
         setting = Setting(self.mesh, self.layout)
-        arguments = _abstract(args, setting)
+        positional, named = _abstract(self._bound(args, named), setting)
+        arguments = (*positional, named) if named else positional
 
         def trace(casts: bool) -> tuple[Any, Any]:
-            traced = self._jit(partial(self._run, setting, casts=casts)).trace(*arguments)
+            traced = self._jit(partial(self._run, setting, casts)).trace(*positional, **named)
             return traced.jaxpr, traced
 
         traced = _checked(trace)
         results = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), traced.out_info[0])
-        donated = [i in self.donate for i, arg in enumerate(args) for _ in jax.tree.leaves(arg, is_leaf=is_tensor)]
+        donated = [i in self.donate for i, arg in enumerate(arguments) for _ in jax.tree.leaves(arg, is_leaf=is_tensor)]
         return Trace(traced.jaxpr, arguments, results, donated, setting, traced)
 
-    def lower(self, *args: Any) -> Any:
+    def lower(self, *args: Any, **named: Any) -> Any:
         """Returns JAX's own lowered program, before any compiler has seen it. Nothing runs."""
-        return self.trace(*args).lower()
+        return self.trace(*args, **named).lower()
 
-    def compile(self, *args: Any) -> Any:
+    def compile(self, *args: Any, **named: Any) -> Any:
         """Returns JAX's own compiled program: `.as_text()`, `.memory_analysis()`. Nothing runs."""
         if self.mesh.is_abstract:
             raise MeshError(
@@ -130,30 +138,30 @@ class Program(Generic[P, R]):
                 values=repr(self.mesh),
                 fix='make a mesh of devices, or of a topology: mx.Mesh(..., topology="tpu v2:16x16").',
             )
-        return self.lower(*args).compile()
+        return self.lower(*args, **named).compile()
 
-    def explain(self, *args: Any) -> "Report":
+    def explain(self, *args: Any, **named: Any) -> "Report":
         """Says what the program does, without running it, for arguments as of a call; shapes of them do.
 
         That is every collective with its bytes and its line, FLOPs, memory, padding, and the time on given hardware.
         """
         from .plan.explain.report import explain  # the one import that points up: who reads programs stands above them
 
-        return explain(self, *args)
+        return explain(self, *args, **named)
 
     def __repr__(self) -> str:
         return f"Program({self.__name__}, {self.mesh}, {self.layout})"
 
-    def _call(self, *args: Any) -> tuple[Any, Array]:
+    def _call(self, /, *args: Any, **named: Any) -> tuple[Any, Array]:
         """Runs on whole arrays, already padded, once the program has been checked."""
 
         def trace(casts: bool) -> tuple[Any, Any]:
-            run = jax.jit(partial(self._run, self.setting, casts=casts), inline=True)
-            return run.trace(*args).jaxpr, run  # called with the same arguments, it is not traced again
+            run = jax.jit(partial(self._run, self.setting, casts), inline=True)
+            return run.trace(*args, **named).jaxpr, run  # called with the same arguments, it is not traced again
 
-        return _checked(trace)(*args)
+        return _checked(trace)(*args, **named)
 
-    def _run(self, setting: Setting, *args: Any, casts: bool) -> tuple[Any, Array]:
+    def _run(self, setting: Setting, casts: bool, /, *args: Any, **named: Any) -> tuple[Any, Array]:
         """Runs on whole arrays, already padded; gradients may be taken by copies if it `casts`.
 
         Returns the result, and beside it something to wait for that no later call can be donated.
@@ -164,7 +172,7 @@ class Program(Generic[P, R]):
                 values=f"arguments 0 to {len(args) - 1}" if args else "no arguments",
                 fix="count the arguments from 0.",
             )
-        operands = Packed(args)
+        operands = Packed((args, named))
         results: list[Packed] = []
         out_specs: list[PartitionSpec] = []  # shard_map reads them after it has run the function
 
@@ -173,7 +181,8 @@ class Program(Generic[P, R]):
 
         def run_locally(*arrays: Array) -> list[Array]:
             with ambient(setting), casting(casts), collectives.remembering():
-                results[:] = [Packed(self.fn(*operands.rebuild(arrays)))]
+                args, named = operands.rebuild(arrays)
+                results[:] = [Packed(self.fn(*args, **named))]
                 out_specs[:] = specs(results[0])
                 return [_result(leaf, setting) for leaf in results[0].leaves]
 

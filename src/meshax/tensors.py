@@ -6,7 +6,7 @@ unsettled: a pending sum, or still split along a dim that has been renamed to an
 which collective settles it; flattening the pytree does too, so what crosses a JAX boundary is always settled.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -43,6 +43,7 @@ class Tensor:
     __slots__ = ("_array", "_origin", "_pending", "_placement", "dims", "role")
     __array_ufunc__ = None  # numpy leaves the operators to us
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
+    __iter__ = None  # elements are taken by the names of dims
 
     def __init__(
         self,
@@ -75,6 +76,11 @@ class Tensor:
         """The number of elements, padding not counted."""
         return int(np.prod(sizes(self.dims), dtype=np.int64))
 
+    @property
+    def shape(self) -> dict[str, int]:
+        """The size of each dim, by its name."""
+        return {dim.name: dim.size for dim in self.dims}
+
     def dim(self, name: DimLike) -> Dim:
         """Returns the dim of that name."""
         return find(self.dims, name)
@@ -85,7 +91,7 @@ class Tensor:
             raise MeshaxError(
                 "a tensor inside a program has no value yet.",
                 values=repr(self),
-                fix="return it from the program, and call .numpy() on the result.",
+                fix="return it from the program, and look at the result; or print it there with mx.debug_print.",
             )
         return np.asarray(crop(self._array, self.dims))
 
@@ -102,6 +108,12 @@ class Tensor:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype, copy=copy)
 
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Lets functions of numpy's see the value, where they would look for a method of that name."""
+        as_value = lambda x: x.numpy() if isinstance(x, Tensor) else x  # noqa: E731
+        args, kwargs = jax.tree.map(as_value, (args, kwargs), is_leaf=is_tensor)
+        return function(*args, **kwargs)
+
     def __float__(self) -> float:
         return float(self.item())
 
@@ -109,7 +121,16 @@ class Tensor:
         return int(self.item())
 
     def __bool__(self) -> bool:
+        if is_traced(self._array):
+            raise MeshaxError(
+                "a tensor inside a program is not true or false yet.",
+                values=repr(self),
+                fix="choose elements with mx.where, what to compute with mx.cond, and how often with mx.while_loop.",
+            )
         return bool(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
 
     if TYPE_CHECKING:  # attached by meshax.ops, which stands above
 
@@ -122,8 +143,15 @@ class Tensor:
         __eq__ = __ne__ = _operator  # type: ignore[assignment]
         __neg__ = __abs__ = __invert__ = _unary
 
+        def _reduce(self, over: DimsLike | None = None) -> "Tensor": ...
+        def __getitem__(self, places: Mapping[Any, Any]) -> "Tensor": ...
+
+        all = any = max = mean = min = prod = sum = var = _reduce
+
         def astype(self, dtype: Any) -> "Tensor": ...  # noqa: D102
         def rename(self, **names: DimLike) -> "Tensor": ...  # noqa: D102
+        def argmax(self, over: DimLike) -> "Tensor": ...  # noqa: D102
+        def argmin(self, over: DimLike) -> "Tensor": ...  # noqa: D102
 
     def __repr__(self) -> str:
         placement: tuple[Any, ...]
@@ -312,7 +340,8 @@ def local(x: Tensor) -> tuple[Array, Placement]:
             f"the array of a tensor has {np.ndim(x._array)} dimensions, the tensor {len(x.dims)}.",
             values=f"{show(x.dims)} with an array of shape {np.shape(x._array)}",
             rule="a function of trees (jax.tree.map, jax.vmap, optax) may change elements of a tensor, not its shape.",
-            fix="use operations of meshax, or take the array out of the tensor first.",
+            fix="use operations of meshax: they keep dims that they do not know, without jax.vmap. Or give jax.vmap a "
+            "function of arrays, which makes the tensor: lambda array: f(mx.tensor(array, dims)).array.",
         )
     if x._array.shape == placement.local_shape:
         if not placement.axes or placement.axes <= varying_axes(x._array):

@@ -167,8 +167,8 @@ test_messages = pinned(
             the array of a tensor has 0 dimensions, the tensor 1.
               values: [h:8] with an array of shape ()
               rule: a function of trees (jax.tree.map, jax.vmap, optax) may change elements of a tensor, not its shape.
-              fix: use operations of meshax, or take the array out of the tensor first.
-            """,
+              fix: use operations of meshax: they keep dims that they do not know, without jax.vmap. Or give jax.vmap a function of arrays, which makes the tensor: lambda array: f(mx.tensor(array, dims)).array.
+            """,  # noqa: E501
         ),
     }
 )

@@ -335,6 +335,10 @@ SHAPING = Group(
         Case("slice", lambda x: mx.slice(x, b, 1, 3), lambda x: x[:, 1:4]),
         Case("slice strided", lambda x: mx.slice(x, a, 1, 3, stride=2), lambda x: x[1:6:2]),
         Case("slice half", lambda x: mx.slice(x, a, 0, 4), lambda x: x[:4]),
+        Case("an element", lambda x: x[{"b": -2}], lambda x: x[:, -2]),
+        Case("elements", lambda x: x[{"a": 5, c: 0}], lambda x: x[5, :, 0]),
+        Case("a range", lambda x: x[{b: slice(1, 4), "a": slice(None, None, 3)}], lambda x: x[::3, 1:4]),
+        Case("a range backwards", lambda x: x[{"a": slice(None, 1, -2), "b": 3}], lambda x: x[:1:-2, 3]),
         Case("pad", lambda x: mx.pad(x, b, 2, 4), lambda x: jnp.pad(x, ((0, 0), (2, 4), (0, 0)))),
         Case(
             "pad with",
@@ -370,6 +374,7 @@ INDEXING = Group(
     [
         Case("gather", lambda x, i: mx.gather(x, i * 2 - 1, a), lambda x, i: _take(x, i * 2 - 1)),
         Case("gather last", lambda x, i: mx.gather(x, i, "c"), lambda x, i: x[:, :, i]),
+        Case("places in brackets", lambda x, i: x[{"c": i, "a": 2}], lambda x, i: x[2][:, i]),
         Case(
             "gather many",
             lambda x, i: mx.gather(x, i + mx.arange(d), b),

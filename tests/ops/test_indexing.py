@@ -310,7 +310,61 @@ def test_places_along_a_dim_beyond_32_bits(op):
         mx.spmd(call, mx.Mesh("data:64", abstract=True), "long:data").trace(ids)
 
 
+@pytest.mark.parametrize("layout", some(["", "a:x", "a:y", "b:x a:y", "b:x+y"], "b:x a:y"))
+@pytest.mark.parametrize("dtype", [jnp.bool_, jnp.float16, jnp.int8])
+def test_elements_and_ranges_by_name(layout, dtype):
+    x = mx.tensor((np.arange(35).reshape(7, 5) % 3).astype(dtype), "a b")
+    take = mx.spmd(
+        lambda x: (x[{"a": -1}], x[{"b": 3, "a": slice(1, 6, 2)}], x[{}]), mx.Mesh("x:2 y:4"), layout
+    )  # fmt: skip
+    last, some_, every = take(x)
+    assert last.shape == {"b": 5} and some_.shape == {"a": 3} and last.dtype == some_.dtype == dtype
+    np.testing.assert_array_equal(last.numpy(), x.numpy()[-1])
+    np.testing.assert_array_equal(some_.numpy(), x.numpy()[1:6:2, 3])
+    np.testing.assert_array_equal(every.numpy(), x.numpy())
+
+
+def test_an_element_of_an_unsplit_dim_costs_no_communication():
+    take = mx.spmd(lambda x: x[{"a": 3}], mx.Mesh("x:2 y:4"), "b:y")
+    assert not take.explain(mx.tensor(np.zeros((7, 5)), "a b")).collectives
+
+
 MISTAKES = {
+    "a place without a name": (
+        mx.ShapeError,
+        lambda: counting(*mx.dims("a:7 b:5"))[3],
+        """
+        elements are taken by the names of dims, not by 3.
+          values: [a:7, b:5]
+          fix: name the dim: x[{"batch": 0}], or x[{"batch": slice(0, 2)}].
+        """,
+    ),
+    "a place that is not there": (
+        mx.ArgumentError,
+        lambda: counting(*mx.dims("a:7 b:5"))[{"a": 7}],
+        """
+        dim a:7 has no element 7.
+          fix: its elements are 0 to 6, or -7 to -1.
+        """,
+    ),
+    "a place between two": (
+        mx.ArgumentError,
+        lambda: counting(*mx.dims("a:7 b:5"))[{"a": 1.5}],
+        """
+        mx.Tensor.__getitem__ takes integers, not a=1.5.
+          rule: such a number is part of the program: it is known before the program runs.
+          fix: pass a Python int.
+        """,
+    ),
+    "an empty range": (
+        mx.ArgumentError,
+        lambda: counting(*mx.dims("a:7 b:5"))[{"a": slice(3, 3)}],
+        """
+        a range of dim a:7 is empty.
+          rule: a dim has at least one element.
+          fix: take one element or more.
+        """,
+    ),
     "places that are floats": (
         mx.DtypeError,
         lambda: mx.gather(table, counting(length), vocab),

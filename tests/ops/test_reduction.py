@@ -29,6 +29,17 @@ def test_over_some_dims_or_all(op, over, axis):
     np.testing.assert_allclose(reduced.numpy(), getattr(np, op)(small.numpy(), axis=axis), rtol=2e-4)
 
 
+@pytest.mark.parametrize("name", ["all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum", "var"])
+def test_methods_are_the_functions(name):
+    x = counting(*mx.dims("a:3 b:4"))
+    for over in [("b",)] if name.startswith("arg") else [(), ("b",), (["b", "a"],)]:
+        wanted = getattr(mx, name)(x, *over)
+        result = getattr(x, name)(*over)
+        assert result.dims == wanted.dims and result.numpy().tobytes() == wanted.numpy().tobytes()
+    function, axis = getattr(np, name), {"axis": 1}
+    np.testing.assert_array_equal(function(x, **axis), function(x.numpy(), **axis))  # numpy sees the value
+
+
 def test_means_of_integers_are_floats():
     mean = mx.mean(counting(batch, dtype=np.int32))
 

@@ -6,6 +6,7 @@ and what it scatters is dropped.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,15 +15,18 @@ import jax.numpy as jnp
 from ..collectives import summing_dtype
 from ..compat import Array, varying_axes
 from ..dim import Dim, DimLike, Dims, find, show, union, unique, without
-from ..errors import DtypeError, ShapeError
+from ..errors import ArgumentError, DtypeError, ShapeError
 from ..layout import Axes, Placement, current
+from ..sources import operation
 from ..tensors import Tensor, check_tensor, local, moved
 from ..transfer import fill_padding, move, refines
 from ..transfer import indices as places
-from .creation import arange, one_sized_dim, places_fit
+from .creation import arange, full, one_sized_dim, places_fit
 from .elementwise import apply, astype
-from .operands import compute, varying_together
+from .operands import compute, integers, varying_together
 from .resharding import placed, unsplit
+from .shaping import flip
+from .shaping import slice as slice_
 
 __all__ = ["gather", "one_hot", "scatter_add"]
 
@@ -240,3 +244,52 @@ def _add_up(
         add = jax.vmap(add)
     order = (*shared, dim, *rest)
     return jnp.transpose(add(index, updates), [order.index(d) for d in dims])
+
+
+def _take(x: Tensor, places: Mapping[DimLike, Any]) -> Tensor:
+    """Takes elements and ranges by the names of dims: `x[{"batch": 0, "length": slice(1, 5)}]`.
+
+    A number takes an element, and the dim goes; negative ones count from the end. A `slice` takes a range, an integer
+    tensor what `mx.gather` does.
+
+    Communication: none along a dim that is not split; otherwise a pending sum for a number, as `mx.slice` for a range.
+    """
+    if not isinstance(places, Mapping):
+        raise ShapeError(
+            f"elements are taken by the names of dims, not by {places!r}.",
+            values=show(x.dims),
+            fix='name the dim: x[{"batch": 0}], or x[{"batch": slice(0, 2)}].',
+        )
+    for dim, place in {find(x.dims, name): place for name, place in places.items()}.items():
+        if isinstance(place, Tensor):
+            x = gather(x, place, dim)
+        elif isinstance(place, slice):
+            x = _range(x, dim, range(dim.size)[place])
+        else:
+            x = _element(x, dim, *integers("Tensor.__getitem__", **{dim.name: place}))
+    return x
+
+
+def _range(x: Tensor, dim: Dim, places: range) -> Tensor:
+    if not places:
+        raise ArgumentError(
+            f"a range of dim {dim} is empty.", rule="a dim has at least one element.", fix="take one element or more."
+        )
+    forward = places if places.step > 0 else places[::-1]
+    taken = slice_(x, dim, forward[0], len(forward), forward.step)
+    return taken if places.step > 0 else flip(taken, dim.name)
+
+
+def _element(x: Tensor, dim: Dim, place: int) -> Tensor:
+    if not -dim.size <= place < dim.size:
+        raise ArgumentError(
+            f"dim {dim} has no element {place}.", fix=f"its elements are 0 to {dim.size - 1}, or -{dim.size} to -1."
+        )
+    place, position = place % dim.size, x.dims.index(dim)
+    if current().placement((dim,)).axes:
+        return gather(x, full((), place, jnp.int32), dim)
+    take = lambda array: jax.lax.index_in_dim(array, place, position, keepdims=False)  # noqa: E731
+    return Tensor(compute(take, [x]), without(x.dims, (dim,)))
+
+
+Tensor.__getitem__ = operation(_take, "operator []")  # type: ignore[method-assign]

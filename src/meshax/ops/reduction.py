@@ -11,6 +11,7 @@ from .. import collectives
 from ..compat import Array
 from ..dim import DimLike, Dims, DimsLike, find, select, without
 from ..layout import Axes, current
+from ..sources import operation
 from ..tensors import Tensor, check_tensor
 from ..transfer import along, fill_padding, indices
 from .creation import places_fit
@@ -237,3 +238,7 @@ def _arg_extremum(x: Tensor, over: DimLike, op: str, local: Any, across: Any, fi
         return collectives.min_over(first, axes)
 
     return Tensor(compute(place, [x], x.role), without(x.dims, (dim,)), x.role)
+
+
+for _method in (all, any, argmax, argmin, max, mean, min, prod, sum, var):
+    setattr(Tensor, _method.__name__, operation(_method))

@@ -280,7 +280,7 @@ class Report:
         return {name: {"first": 1, "lines": lines} for name, lines in texts.items() if lines}
 
 
-def explain(program: Program, *args: Any) -> Report:
+def explain(program: Program, *args: Any, **named: Any) -> Report:
     """Says what a program does, without running it.
 
     That is every collective with its bytes and the line it comes from, FLOPs, memory, padding, time on given hardware.
@@ -288,14 +288,15 @@ def explain(program: Program, *args: Any) -> Report:
     Args:
         program: what `mx.spmd` made.
         *args: as for a call; tensors of `jax.ShapeDtypeStruct` do: nothing runs.
+        **named: as for a call.
     """
     with explained_tracing():
-        trace = program.trace(*args)
+        trace = program.trace(*args, **named)
     tensors = [*_stored(trace.arguments, "argument", program, trace), *_stored(trace.results, "result", program, trace)]
-    named = {t.dims for t in tensors}
+    met = {t.dims for t in tensors}
     for (shape, role), placement in list(trace.shapes.items()):
-        if shape and shape not in named and role is None:
-            named.add(shape)
+        if shape and shape not in met and role is None:
+            met.add(shape)
             tensors.append(Stored(show(shape), "inside", role, "", shape, placement, 0))
     return Report(repr(program), trace.setting, read(trace.jaxpr, program.fn), tensors, trace.donated)
 
@@ -316,9 +317,12 @@ def _stored(tree: Any, kind: str, program: Program, trace: Trace) -> list[Stored
 def _argument_name(program: Program, path: Any) -> str:
     """Returns `w['in']` for a leaf of the argument that the function calls `w`."""
     try:
-        names = list(inspect.signature(program.fn).parameters)
+        parameters = list(inspect.signature(program.fn).parameters.values())
     except (TypeError, ValueError):
-        names = []
-    number = path[0].idx
-    first = names[number] if number < len(names) else f"args[{number}]"
-    return first + jax.tree_util.keystr(path[1:])
+        parameters = []
+    number, rest = path[0].idx, path[1:]
+    if number >= len(parameters):
+        return f"args[{number}]{jax.tree_util.keystr(rest)}"
+    if parameters[number].kind is inspect.Parameter.KEYWORD_ONLY:  # they come last, in a dict
+        return f"{rest[0].key}{jax.tree_util.keystr(rest[1:])}"
+    return f"{parameters[number].name}{jax.tree_util.keystr(rest)}"
