@@ -18,6 +18,7 @@ from unittest import mock
 
 import pytest
 
+import meshax.cli.commands  # noqa: F401  # from here on every command is a subclass of Command
 from meshax.cli import main
 from meshax.cli.options import Command
 

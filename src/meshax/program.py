@@ -46,7 +46,8 @@ class Trace:
     """A program as it is traced for some arguments. Nothing has run."""
 
     jaxpr: Any
-    arguments: tuple[Any, ...]  # as they would be placed, with shapes in place of arrays
+    arguments: tuple[Any, ...]  # as they would be placed, with shapes in place of arrays; those by name in a dict, last
+    num_positional: int
     results: Any  # what a call would return, likewise
     donated: list[bool]  # for each leaf of the arguments
     setting: Setting  # that of this trace alone
@@ -124,7 +125,7 @@ class Program(Generic[P, R]):
         traced = _checked(trace)
         results = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), traced.out_info[0])
         donated = [i in self.donate for i, arg in enumerate(arguments) for _ in jax.tree.leaves(arg, is_leaf=is_tensor)]
-        return Trace(traced.jaxpr, arguments, results, donated, setting, traced)
+        return Trace(traced.jaxpr, arguments, len(positional), results, donated, setting, traced)
 
     def lower(self, *args: Any, **named: Any) -> Any:
         """Returns JAX's own lowered program, before any compiler has seen it. Nothing runs."""

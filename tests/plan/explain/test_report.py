@@ -142,6 +142,28 @@ def returns_nothing(x):
     mx.sum(x)
 
 
+@pytest.mark.parametrize("columns", ["60", "200"])
+def test_a_report_fits_the_terminal(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = str(explain()).splitlines()
+    assert max(map(len, lines)) <= int(columns)
+    assert any(word in " ".join(lines) for word in ("all-reduce: axes", "│ all-reduce"))
+
+
+def test_what_a_notebook_shows():
+    report = explain()
+    page = report._repr_html_()
+    for words in (
+        "<table>",
+        "all-reduce",
+        "bytes sent by each processor",
+        "Layout(&quot;batch:rows hidden:cols&quot;)",
+    ):
+        assert words in page
+    assert page.count("<tr>") == 1 + len([line for line in str(report).splitlines() if line.startswith("│")])
+    assert "<script" not in page and "no communication" in explain(layout="", mesh="one:1")._repr_html_()
+
+
 def test_a_program_that_returns_nothing(tmp_path):
     """All of it is dead code, as for the compiler."""
     report = explain(returns_nothing, "batch:rows", (IMAGES,))

@@ -117,9 +117,10 @@ class Plan:
         return self.report.to_html(path, self.hardware)
 
     def __str__(self) -> str:
+        from ..printing.terminal import fitted_lines, terminal_width
         from .text import as_text  # rich is slow to import
 
-        return as_text(self)
+        return fitted_lines(as_text(self), terminal_width())
 
 
 def plan(

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from ..explain.text import predicted
-from ..printing.terminal import Render, squeezed
+from ..printing.terminal import Render, shown
 from ..printing.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
     from .planning import Plan
 
-_squeezed = partial(squeezed, width=120)
+_fitting = partial(shown, otherwise=120)
 
 
-def as_text(plan: "Plan", render: Render = _squeezed) -> str:
+def as_text(plan: "Plan", render: Render = _fitting) -> str:
     """Returns whether it fits, memory and collectives as the compiler has them beside ours, and the predicted time."""
-    shown = [plan.report.program, _verdict(plan), render(_memory(plan))]
+    parts = [plan.report.program, _verdict(plan), render(_memory(plan))]
     if plan.memory is not None:
         some = [*plan.report.collectives, *plan.collectives]
-        shown.append(render(_collectives(plan)) if some else "no collectives")
-    return "\n".join([*shown, *plan.differences, *_speed(plan)]) + "\n"
+        parts.append(render(_collectives(plan)) if some else "no collectives")
+    return "\n".join([*parts, *plan.differences, *_speed(plan)]) + "\n"
 
 
 def _verdict(plan: "Plan") -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.tree_util import keystr
 
 from ...dim import Dims, show
 from ...layout import Placement, Setting, block_size
@@ -233,9 +234,16 @@ class Report:
         return f"Report({self.program}: {len(self.collectives)} collectives, {self.wire_bytes:,} bytes sent)"
 
     def __str__(self) -> str:
+        from ..printing.terminal import fitted_lines, terminal_width
         from .text import as_text  # rich is slow to import
 
-        return as_text(self)
+        return fitted_lines(as_text(self), terminal_width())
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page's essentials."""
+        from .html import essentials
+
+        return essentials(self)
 
     @property
     def _arguments(self) -> list[Stored]:
@@ -304,7 +312,8 @@ def explain(program: Program, *args: Any, **named: Any) -> Report:
 def _stored(tree: Any, kind: str, program: Program, trace: Trace) -> list[Stored]:
     tensors = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree, is_leaf=is_tensor):
-        name = (_argument_name(program, path) if kind == "argument" else f"result{jax.tree_util.keystr(path)}") or kind
+        is_argument = kind == "argument"
+        name = _argument_name(program, path, trace.num_positional) if is_argument else f"result{keystr(path)}"
         dims, role = (leaf.dims, leaf.role) if isinstance(leaf, Tensor) else ((), None)
         placement = trace.setting.placement(dims, role)
         array = leaf._array if isinstance(leaf, Tensor) else leaf
@@ -314,15 +323,14 @@ def _stored(tree: Any, kind: str, program: Program, trace: Trace) -> list[Stored
     return tensors
 
 
-def _argument_name(program: Program, path: Any) -> str:
-    """Returns `w['in']` for a leaf of the argument that the function calls `w`."""
+def _argument_name(program: Program, path: Any, num_positional: int) -> str:
+    """Returns `w['in']` for a leaf of the argument that the function calls `w`; those by name come last, in a dict."""
     try:
-        parameters = list(inspect.signature(program.fn).parameters.values())
+        names = list(inspect.signature(program.fn).parameters)
     except (TypeError, ValueError):
-        parameters = []
+        names = []
     number, rest = path[0].idx, path[1:]
-    if number >= len(parameters):
-        return f"args[{number}]{jax.tree_util.keystr(rest)}"
-    if parameters[number].kind is inspect.Parameter.KEYWORD_ONLY:  # they come last, in a dict
-        return f"{rest[0].key}{jax.tree_util.keystr(rest[1:])}"
-    return f"{parameters[number].name}{jax.tree_util.keystr(rest)}"
+    if number == num_positional:
+        return f"{rest[0].key}{keystr(rest[1:])}"
+    first = names[number] if number < len(names) else f"args[{number}]"
+    return first + keystr(rest)

@@ -1,11 +1,12 @@
 """A report as text for a terminal."""
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from ..printing.terminal import Render, squeezed
+from ..printing.terminal import Render, shown
 from ..printing.units import show_bytes, show_count, show_seconds
 from ..reading.communication import merged
 
@@ -13,22 +14,31 @@ if TYPE_CHECKING:
     from ..cost.hardware import Hardware
     from .report import Report
 
-_squeezed = partial(squeezed, width=140)
+COLUMNS = ("collective", "axes", "operand", "times", "bytes sent", "phase", "op", "line")
+NUMBERS = ("times", "bytes sent")
+_fitting = partial(shown, otherwise=140)
 
 
-def as_text(report: "Report", render: Render = _squeezed) -> str:
+def as_text(report: "Report", render: Render = _fitting) -> str:
     """Returns the collectives as a table, then what else is worth knowing."""
     table = Table(title=report.program, title_justify="left")
-    for column in ("collective", "axes", "operand", "times", "bytes sent", "phase", "op", "line"):
-        table.add_column(column, justify="right" if column in ("times", "bytes sent") else "left")
+    for column in COLUMNS:
+        table.add_column(column, justify="right" if column in NUMBERS else "left")
+    for row in rows(report):
+        table.add_row(*row)
+    head = render(table if report.collectives else f"{report.program}\nno communication")
+    return "\n".join([head, *summary(report)]) + "\n"
+
+
+def rows(report: "Report") -> Iterator[tuple[str, ...]]:
+    """Yields the collectives, those that are alike as one, as words for `COLUMNS`."""
     for c, times in merged(report.collectives):
         operand = f"{c.dtype}[{','.join(map(str, c.shape))}]"
-        table.add_row(c.kind, "+".join(c.axes), operand, str(times), f"{c.wire_bytes * times:,}", c.phase, c.op, c.line)
-    shown = render(table if report.collectives else f"{report.program}\nno communication")
-    return "\n".join([shown, *_summary(report)]) + "\n"
+        yield c.kind, "+".join(c.axes), operand, str(times), f"{c.wire_bytes * times:,}", c.phase, c.op, c.line
 
 
-def _summary(report: "Report") -> list[str]:
+def summary(report: "Report") -> list[str]:
+    """Returns what else is worth knowing, a line each."""
     memory = report.memory
     classes = ", ".join(f"{name} {show_bytes(n)}" for name, n in memory.items() if n and name != "peak")
     lines = [

@@ -43,6 +43,12 @@ def fitted(table: Table | str, width: int | None) -> str:
     return squeezed(table, width) if natural <= width else "\n".join(_records(table, width))
 
 
+def shown(table: Table | str, otherwise: int) -> str:
+    """Returns a table as text that fits the terminal; where there is none, of some width."""
+    width = terminal_width()
+    return squeezed(table, otherwise) if width is None else fitted(table, width)
+
+
 def _records(table: Table, width: int) -> Iterator[str]:
     yield from _folded(str(table.title or ""), width)
     names = [str(column.header) for column in table.columns]
@@ -53,7 +59,10 @@ def _records(table: Table, width: int) -> Iterator[str]:
 
 def fitted_lines(text: str, width: int | None) -> str:
     """Returns text whose lines are folded where they are longer than some width."""
-    return text if width is None else "\n".join(part for line in text.splitlines() for part in _folded(line, width))
+    if width is None:
+        return text
+    end = "\n" if text.endswith("\n") else ""
+    return "\n".join(part for line in text.splitlines() for part in _folded(line, width)) + end
 
 
 def _folded(line: str, width: int) -> list[str]:
