@@ -76,7 +76,7 @@ def test_what_the_page_adds_trains(copy):
     given = ["--preset", "ngram-tiny", "--data.text", text, "--out", out, *small]
     assert json.loads(run(copy, "meshax", "train", *given, "--json"))["perplexity"] < 500
     written = json.loads(run(copy, "meshax", "generate", "--run", out, "--prompt", "the", "--tokens", "3", "--json"))
-    assert written["text"].startswith("the")
+    assert len(written["results"][0]["outputs"][0]["tokens"]) <= 3
     laid_out = ["--preset", "ngram-tiny", "--mesh", "data:2 model:4", "--layout", "data+model", "--json"]
     assert json.loads(run(copy, "meshax", "explain", *laid_out))["collectives"]
 

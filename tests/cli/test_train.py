@@ -1,4 +1,4 @@
-"""`meshax train`, `eval`, `generate` and `presets`: options, what they print, exit statuses; one in real processes."""
+"""`meshax train`, `eval`, `generate`, `score` and `presets`: options, what they print, exit statuses; processes."""
 
 import io
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from meshax.cli import evaluate, generate, main, train
+from meshax.cli import evaluate, generate, main, train, written
 from meshax.cli.options import UsageError
 from meshax.models.decoder import DecoderConfig
 from meshax.train.loop import Run
@@ -29,7 +29,7 @@ SMALL += ["--save-every", "2", "--eval-every", "3", "--log-every", "1"]
 @pytest.fixture(autouse=True)
 def eight_processors(monkeypatch):
     """The tests' own: JAX is in use already."""
-    for module in (train, evaluate, generate):
+    for module in (train, evaluate, written):
         monkeypatch.setattr(module, "use_processors", lambda mesh: None)
 
 
@@ -41,7 +41,7 @@ def parsed(monkeypatch, *arguments):
     return seen[0]
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "generate", "presets"])
+@pytest.mark.parametrize("command", ["train", "eval", "generate", "score", "presets"])
 def test_help_explains_with_an_example(command, capsys):
     assert main([command, "--help"]) == 0
     out, err = capsys.readouterr()
@@ -201,10 +201,21 @@ def test_from_text_to_text(tmp_path, capsys, monkeypatch):
 
     # Generating needs no text but the beginning.
     monkeypatch.setattr(Run, "examples", property(lambda self: pytest.fail("the text was looked for")))
-    made = answer(capsys, "generate", "--run", run, "--prompt", "the cat", "--tokens", "5")
-    assert made["text"].startswith("the cat") and made["tokens"] <= 5
-    assert main(["generate", "--run", run, "--prompt", "the cat", "--tokens", "5"]) == 0
-    assert capsys.readouterr().out == made["text"].rstrip("\n") + "\n"
+    texts = answer(capsys, "generate", "--run", run, "--prompt", "the cat", "a", "--tokens", "5")["results"]
+    assert [result["prompt"] for result in texts] == ["the cat", "a"]
+    (output,) = texts[0]["outputs"]
+    assert len(output["tokens"]) <= 5 and output["score"] < 0
+    assert main(["generate", "--run", run, "--prompt", "the cat", "--tokens", "5"]) == 0  # as it comes
+    assert capsys.readouterr().out == "the cat" + output["text"].rstrip("\n") + "\n"
+
+    (tmp_path / "prompts").write_text("a\nthe cat\n")
+    options = ["--prompts", str(tmp_path / "prompts"), "--tokens", "5", "--mesh", "x:1", "--layout", "none"]
+    again = answer(capsys, "generate", "--run", run, *options)["results"]
+    pairs = [[(result["prompt"], result["outputs"][0]["text"]) for result in one] for one in (again, texts[::-1])]
+    assert pairs[0] == pairs[1]
+
+    (first,) = answer(capsys, "score", "--run", run, "--text", "the cat sat")["results"]
+    assert first["text"] == "the cat sat" and first["log_probability"] < 0 and len(first["tokens"]) > 1
 
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))

@@ -12,12 +12,14 @@ from .options import Command
 from .parsing import parse
 from .plan import MakePlan
 from .presets import Presets
+from .score import Score
 from .train import Train, train_command
 
 _COMMANDS = {
     "train": Train,
     "eval": Evaluate,
     "generate": Generate,
+    "score": Score,
     "presets": Presets,
     "explain": Explain,
     "plan": MakePlan,

@@ -1,67 +1,136 @@
 """`meshax generate`."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from ..interrupts import finishing
-from .compile_cache import keep_compiled_programs
-from .options import Reporting, UsageError, progress_console, step_of, use_processors
+from .options import UsageError, usage
+from .written import OnTrained, Restored, check_encodable, read_lines
+
+if TYPE_CHECKING:
+    from ..decode import Request
+
+_SLOTS = 8
 
 
 @dataclass(kw_only=True)
-class Generate(Reporting):
-    """Writes on from a beginning, with a trained model.
+class Generate(OnTrained):
+    """Writes on from beginnings, with a trained model.
 
     meshax generate --run runs/tiny --prompt "def "
     """
 
-    run_: Annotated[str, arg(name="run", metavar="DIR", help="The directory that meshax train wrote.")] = "runs/tiny"
-    prompt: Annotated[str, arg(metavar="TEXT", help="The beginning.")] = "def "
+    prompt: Annotated[tuple[str, ...], arg(metavar="TEXT ...", help="The beginnings.", help_behavior_hint="")] = ()
+    prompts: Annotated[
+        str,
+        arg(metavar="FILE", help="A file with a beginning on each line; - is standard input.", help_behavior_hint=""),
+    ] = ""
     tokens: Annotated[int, arg(metavar="N", help="How many tokens to write at most.")] = 100
-    temperature: Annotated[float, arg(metavar="T", help="Below 1 the likely become likelier.")] = 0.8
+    temperature: Annotated[float, arg(metavar="T", help="Below 1 the likely become likelier; 0: the likeliest.")] = 0.8
     top_k: Annotated[int, arg(metavar="K", help="Draw among so many of the likeliest; 0: among all.")] = 40
+    top_p: Annotated[float, arg(metavar="P", help="Draw among the likeliest that have this probability together.")] = (
+        1.0
+    )
+    min_p: Annotated[float, arg(metavar="P", help="Draw among those with this share of the likeliest's.")] = 0.0
+    repetition_penalty: Annotated[float, arg(metavar="X", help="Above 1 what is there is not repeated.")] = 1.0
+    stop: Annotated[
+        tuple[str, ...], arg(metavar="TEXT ...", help="Strings that end a text.", help_behavior_hint="")
+    ] = ()
+    nbest: Annotated[int, arg(metavar="N", help="How many texts for each beginning, the likeliest first.")] = 1
     seed: Annotated[int, arg(metavar="N", help="Chooses the draws.")] = 0
-    step: Annotated[str, arg(metavar="STEP", help="A step, latest or best.")] = "latest"
-    mesh: Annotated[str, arg(metavar="AXES", help="Other processors than it was trained on.")] = ""
-    layout: Annotated[str, arg(metavar="RULES", help="Another layout than it was trained under.")] = ""
+    slots: Annotated[int, arg(metavar="N", help="How many texts to write at once.")] = _SLOTS
 
     def run(self) -> None:
-        """Restores and samples."""
-        self._check()
-        step = step_of(self.step)
-        from ..train.loop import Run, run_config
-        from ..train.options import VIRTUAL
-
-        config = run_config(self.run_, mesh=self.mesh, layout=self.layout)
-        use_processors(config.mesh or VIRTUAL)
-        from ..data.vocabulary import Vocabulary
-        from ..decode.sampling import generate, sampler
-        from ..train.corpus import VOCABULARY
-
-        console = progress_console()
-        keep_compiled_programs(console)
-        run = Run(config, console, read_only=True)
-        if run.model.batch_kind != "tokens":
-            raise UsageError(f"the model in {self.run_!r} writes no text.", fix="name the run of a language model.")
-        words = Vocabulary.load(run.directory / VOCABULARY)
-        start, tokens = words.encode(self.prompt), list[int]()
-        with finishing() as work:
-            state, _ = run.restored(step)
-            draw = sampler(state.model, run.mesh, run.layout, run.sizes["length"], self.top_k or None)
-            how = words.end, self.seed, self.temperature, words.begin
-            for token in generate(draw, start, self.tokens, *how):
-                work.check()
-                tokens.append(token)
-        text = self.prompt + words.decode(tokens, after=start)
-        self.report({"prompt": self.prompt, "text": text, "tokens": len(tokens)}, text, folded=False)
-
-    def _check(self) -> None:
+        """Restores and writes; after Ctrl-C what is done is printed."""
+        prompts = self._prompts()
+        self._request((0,), self.seed, 0)
+        for name in ("nbest", "slots"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}.", fix="give a number, 1 or more.")
+        results: list[dict[str, Any]] = []
+        streams = len(prompts) == self.nbest == 1 and not self.json and not self.stop
         try:
-            self.prompt.encode()
-        except UnicodeEncodeError:
-            raise UsageError("the prompt is not UTF-8.", fix="set a UTF-8 locale, as in LC_ALL=C.UTF-8.") from None
-        for name, least in (("tokens", 0), ("top_k", 0), ("temperature", 0), ("seed", 0)):
-            if not getattr(self, name) >= least:
-                raise UsageError(f"{name} is {getattr(self, name)}.", fix=f"give a number, {least} or more.")
+            with self.restored() as run:
+                if self.json:
+                    run.work.begin()  # what is done is printed, whatever comes
+                for result in self._written(run, prompts, streams):
+                    results.append(result)
+                    if not self.json and not streams:
+                        self._show(result, is_first=len(results) == 1)
+        finally:
+            if self.json and results:
+                self.report({"results": results}, "")
+
+    def _written(self, run: Restored, prompts: list[str], streams: bool) -> Iterator[dict[str, Any]]:
+        """Yields what is written for each prompt, in their order."""
+        from rich.progress import track
+
+        from ..decode import Engine
+
+        encoded = [(run.words.begin, *tokens) for tokens in run.words.encode_batch(prompts)]
+        places = max(map(len, encoded)) + self.tokens
+        engine = Engine(
+            run.model, run.mesh, run.layout, slots=min(self.slots, len(prompts) * self.nbest), places=places,
+            page=min(128, places), decode=run.words.decode,
+        )  # fmt: skip
+        numbers = [
+            [engine.submit(self._request(tokens, self.seed + i, run.words.end)) for i in range(self.nbest)]
+            for tokens in encoded
+        ]
+        done: dict[int, Any] = {}
+        if streams:
+            print(prompts[0], end="", flush=True)
+        shown = ""
+        every = list(zip(zip(prompts, numbers, strict=True), encoded, strict=True))
+        for (prompt, own), start in track(every, "writing", console=run.console, disable=not self.prompts):
+            while not all(number in done for number in own):
+                run.work.check()
+                for number, written in engine.turn():
+                    if streams:
+                        shown = _print_on(run.words.decode(written.tokens, start), shown, bool(written.ended_by))
+                    if written.ended_by:
+                        done[number] = written
+            outputs = [
+                {
+                    "text": run.words.decode(written.tokens, start) if written.text is None else written.text,
+                    "tokens": written.tokens,
+                    "score": written.log_probability,
+                }
+                for written in (done.pop(number) for number in own)
+            ]
+            yield {"prompt": prompt, "outputs": sorted(outputs, key=lambda output: -output["score"])}
+        if streams and not shown.endswith("\n"):
+            print()
+
+    def _show(self, result: dict[str, Any], is_first: bool) -> None:
+        if not is_first:
+            print()
+        for output in result["outputs"]:
+            print(result["prompt"] + output["text"].rstrip("\n"), flush=True)
+
+    def _request(self, tokens: tuple[int, ...], seed: int, end: int) -> "Request":
+        from ..decode import Request
+
+        with usage():
+            return Request(
+                tokens, self.tokens, self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty,
+                stop=(end,), stop_strings=self.stop, seed=seed,
+            )  # fmt: skip
+
+    def _prompts(self) -> list[str]:
+        if self.prompts and self.prompt:
+            raise UsageError("there are prompts and a file of prompts.", fix="give one of the two.")
+        prompts = read_lines(self.prompts, "prompts") if self.prompts else list(self.prompt or ("def ",))
+        if not prompts:
+            raise UsageError("there is no prompt.", values=self.prompts, fix="write one on each line of the file.")
+        check_encodable(prompts, "the prompt")
+        return prompts
+
+
+def _print_on(text: str, shown: str, is_whole: bool) -> str:
+    """Prints what is new of a text, but for a character of which not all bytes are there yet."""
+    new = text if is_whole else text.rstrip("\N{REPLACEMENT CHARACTER}")
+    print(new[len(shown) :], end="", flush=True)
+    return new

@@ -1,0 +1,40 @@
+"""`meshax score`."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tyro.conf import arg
+
+from .options import UsageError
+from .written import OnTrained, check_encodable, read_lines
+
+
+@dataclass(kw_only=True)
+class Score(OnTrained):
+    """Says how likely texts are to a trained model, in nats: all their tokens after the first.
+
+    meshax score --run runs/tiny --text "def f(x):"
+    """
+
+    text: Annotated[tuple[str, ...], arg(metavar="TEXT ...", help="The texts.", help_behavior_hint="")] = ()
+    texts: Annotated[
+        str, arg(metavar="FILE", help="A file with a text on each line; - is standard input.", help_behavior_hint="")
+    ] = ""
+
+    def run(self) -> None:
+        """Restores and scores."""
+        texts = [*self.text, *(read_lines(self.texts, "texts") if self.texts else ())]
+        if not texts:
+            raise UsageError("there is no text.", fix="give --text TEXT, or --texts FILE.")
+        check_encodable(texts, "the text")
+        with self.restored() as run:
+            from ..decode.scoring import score
+
+            tokens = run.words.encode_batch(texts)
+            if empty := [text for text, own in zip(texts, tokens, strict=True) if not own]:
+                raise UsageError(f"the text {empty[0]!r} has no tokens.", fix="leave it out.")
+            scores = score(run.model, run.mesh, run.layout, tokens)
+        rows = zip(texts, scores, tokens, strict=True)
+        results = [{"text": text, "log_probability": value, "tokens": own} for text, value, own in rows]
+        lines = [f"{value:.4f}  {text}" for text, value in zip(texts, scores, strict=True)]
+        self.report({"results": results}, "\n".join(lines), folded=False)

@@ -1,0 +1,89 @@
+"""What the commands that write and judge text share: the model of a run, and its words."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import arg
+
+from ..interrupts import finishing
+from .compile_cache import keep_compiled_programs
+from .options import Reporting, UsageError, progress_console, step_of, use_processors
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..data.vocabulary import Vocabulary
+    from ..interrupts import Finishing
+    from ..layout import Layout
+    from ..mesh import Mesh
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A trained language model, where it is placed, and its words."""
+
+    model: Any
+    mesh: "Mesh"
+    layout: "Layout"
+    words: "Vocabulary"
+    length: int  # of the examples it was trained on
+    console: "Console"
+    work: "Finishing"
+
+
+@dataclass(kw_only=True)
+class OnTrained(Reporting):
+    """A command about a trained language model."""
+
+    run_: Annotated[str, arg(name="run", metavar="DIR", help="The directory that meshax train wrote.")] = "runs/tiny"
+    step: Annotated[str, arg(metavar="STEP", help="A step, latest or best.")] = "latest"
+    mesh: Annotated[str, arg(metavar="AXES", help="Other processors than it was trained on.")] = ""
+    layout: Annotated[str, arg(metavar="RULES", help="Another layout than it was trained under.")] = ""
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[Restored]:
+        """Restores the model."""
+        step = step_of(self.step)
+        from ..train.loop import Run, run_config
+        from ..train.options import VIRTUAL
+
+        config = run_config(self.run_, mesh=self.mesh, layout=self.layout)
+        use_processors(config.mesh or VIRTUAL)
+        from ..data.vocabulary import Vocabulary
+        from ..train.corpus import VOCABULARY
+
+        console = progress_console()
+        keep_compiled_programs(console)
+        run = Run(config, console, read_only=True)
+        if run.model.batch_kind != "tokens":
+            raise UsageError(f"the model in {self.run_!r} writes no text.", fix="name the run of a language model.")
+        words = Vocabulary.load(run.directory / VOCABULARY)
+        with finishing() as work:
+            state, _ = run.restored(step)
+            yield Restored(state.model, run.mesh, run.layout, words, run.sizes["length"], console, work)
+
+
+def read_lines(path: str, what: str) -> list[str]:
+    """Returns the lines of a file of UTF-8, or of standard input for "-"; only a line feed ends one."""
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        lines = data.decode().split("\n")
+    except OSError as error:
+        raise UsageError(
+            f"the {what} cannot be read.", values=f"{path}: {error.strerror}", fix="name a file."
+        ) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"the {what} are not UTF-8.", values=path, fix="convert them with iconv -t utf-8.") from None
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def check_encodable(texts: list[str], what: str) -> None:
+    """Raises if a text of the command line was not UTF-8."""
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{what} is not UTF-8.", fix="set a UTF-8 locale, as in LC_ALL=C.UTF-8.") from None

@@ -1,0 +1,90 @@
+"""What is asked of a model, and what comes back."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ..errors import ArgumentError
+
+MAX_SEED = 2**32
+
+
+@dataclass(frozen=True)
+class Request:
+    """A text to write on from, and how tokens are chosen.
+
+    The tokens that come out follow from the request alone: not from what else is written at the same time, nor from
+    the slot, nor from the layout. They are drawn by the seed and the position, so two requests that differ in nothing
+    but the seed are two draws.
+
+    Args:
+        prompt: the tokens before, at least one.
+        tokens: how many tokens to write at most.
+        temperature: below 1 the likely become likelier; 0 takes the likeliest, the first of several.
+        top_k: how many of the likeliest tokens may be drawn, and those as likely as the last; 0: all.
+        top_p: of what is left, the likeliest that together have this probability may be drawn, and those as likely as
+            the last.
+        min_p: tokens may be drawn that are at least so likely as this share of the likeliest.
+        repetition_penalty: logits of tokens that are in the text are divided by it, or multiplied if negative.
+        banned: tokens that are never chosen.
+        forced: the tokens that the text goes on with, whatever the model says.
+        stop: tokens that end the text, and are not part of it.
+        stop_strings: texts that end the text, and are not part of it.
+        seed: chooses the draws.
+    """
+
+    prompt: tuple[int, ...]
+    tokens: int = 100
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    banned: tuple[int, ...] = ()
+    forced: tuple[int, ...] = ()
+    stop: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises if nobody can do what is asked."""
+        for name, is_right, rule in (
+            ("tokens", self.tokens >= 0, "0 or more"),
+            ("temperature", 0 <= self.temperature < float("inf"), "0 or more"),
+            ("top_k", self.top_k >= 0, "0 or more"),
+            ("top_p", 0 < self.top_p <= 1, "more than 0, and 1 at most"),
+            ("min_p", 0 <= self.min_p <= 1, "0 to 1"),
+            ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "more than 0"),
+            ("seed", 0 <= self.seed < MAX_SEED, f"0 or more, and less than {MAX_SEED}"),
+        ):
+            if not is_right:
+                raise ArgumentError(f"{name} is {getattr(self, name)}.", fix=f"give a number, {rule}.")
+        if not self.prompt:
+            raise ArgumentError("a prompt has at least one token.", fix="begin with the token that ends a document.")
+
+
+@dataclass
+class Written:
+    """What a model has written for a request so far."""
+
+    tokens: list[int] = field(default_factory=list)
+    log_probabilities: list[float] = field(default_factory=list)  # of each token, as the model alone predicts it
+    ended_by: str = ""  # "stop" or "length", once it has ended
+    text: str | None = None  # where a string stopped it: the text before
+
+    @property
+    def log_probability(self) -> float:
+        """That of all tokens, in nats; of a token that has ended the text too."""
+        return sum(self.log_probabilities)
+
+    def cut_at(self, strings: tuple[str, ...], decode: Callable[[list[int]], str]) -> bool:
+        """Cuts the text before the first of some strings, and says whether there was one."""
+        whole = decode(self.tokens)
+        starts = [whole.index(string) for string in strings if string in whole]
+        if not starts:
+            return False
+        self.text = whole[: min(starts)]
+        count = 0
+        while not any(string in decode(self.tokens[:count]) for string in strings):
+            count += 1
+        del self.tokens[count:], self.log_probabilities[count:]
+        return True

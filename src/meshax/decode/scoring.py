@@ -1,0 +1,61 @@
+"""What a model thinks of texts that are there already."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..dim import Dim
+from ..errors import ArgumentError
+from ..layout import Layout, RulesLike
+from ..mesh import Mesh
+from ..models.contract import LanguageModel
+from ..ops import softmax_cross_entropy
+from ..ops import sum as sum_
+from ..program import put, spmd
+from ..tensors import Tensor, tensor
+from .slots import power_of_two
+
+_SMALLEST_BUCKET = 16
+
+
+def score(
+    model: LanguageModel, mesh: Mesh, layout: Layout | RulesLike, texts: Sequence[Sequence[int]], batch: int = 8
+) -> list[float]:
+    """Returns the log-probability of each text in nats: of all its tokens after the first.
+
+    Texts of about one length (up to the next power of two) are read together.
+
+    Args:
+        model: the model.
+        mesh: the processors.
+        layout: which dims are split over which mesh axes.
+        texts: tokens; of each text at least one.
+        batch: how many texts are read at once.
+    """
+    if not all(texts):
+        raise ArgumentError("a text without tokens has no probability.", fix="leave it out.")
+
+    def of_each(model: Any, tokens: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+        losses = softmax_cross_entropy(model(tokens).astype("float32"), targets, over="vocab")
+        return sum_(losses * weights, "positions")
+
+    program = spmd(of_each, mesh, layout)
+    model = put(model, mesh, layout)
+    buckets: dict[int, list[int]] = {}
+    for i, text in enumerate(texts):
+        buckets.setdefault(max(power_of_two(len(text) - 1), _SMALLEST_BUCKET), []).append(i)
+    scores = [0.0] * len(texts)
+    for length, members in buckets.items():
+        for start in range(0, len(members), batch):
+            group = members[start : start + batch]
+            tokens, targets, weights = (np.zeros((batch, length), kind) for kind in (np.int32, np.int32, np.float32))
+            for row, i in enumerate(group):
+                count = len(texts[i]) - 1
+                tokens[row, :count], targets[row, :count], weights[row, :count] = texts[i][:-1], texts[i][1:], 1
+            dims = Dim("batch", batch), Dim("length", length)
+            after = Dim("batch", batch), Dim("positions", length)
+            losses = program(model, tensor(tokens, dims), tensor(targets, after), tensor(weights, after)).numpy()
+            for row, i in enumerate(group):
+                scores[i] = -float(losses[row])
+    return scores

@@ -1,0 +1,178 @@
+"""The engine: what it writes follows from the request alone: not from the slot, the batch, or the layout."""
+
+from collections import Counter
+
+import jax
+import numpy as np
+import pytest
+
+import meshax as mx
+from extent import some
+from meshax.decode import Engine, Request
+from meshax.errors import ArgumentError
+from meshax.models.decoder import Decoder, DecoderConfig
+
+CONFIG = DecoderConfig(
+    d_model=16, heads=4, d_kv=6, d_ff=24, layers=2, vocab=21, dtype="float32", positions="rotary", layers_as="unrolled"
+)
+HEADS = "heads:model d_ff:model vocab:model"
+LAYOUTS = {
+    "none": ("x:1", "", 3),
+    "one slot": ("x:1", "", 1),
+    "batch": ("data:4", "batch:data", 4),
+    "heads": ("data:2 model:4", f"batch:data {HEADS}", 3),
+    "uneven": ("model:3", HEADS, 5),
+    "memory": ("data:2 model:4", "batch:data memory:model vocab:model", 2),
+    "width": ("model:2 more:2", "d_model:model vocab:more", 3),
+    "stored": ("data:4", mx.Layout("batch:data", params="d_model:data"), 4),
+    "sequence": ("model:2", "length:model positions:model", 3),
+}
+RANDOM = np.random.RandomState(1)
+
+
+def prompt(length):
+    return tuple(RANDOM.randint(0, 21, length).tolist())
+
+
+REQUESTS = [
+    Request(prompt(1), 9),
+    Request(prompt(7), 12, temperature=1.5, top_k=5, seed=1),
+    Request(prompt(20), 6, temperature=1.0, top_p=0.8, seed=2**32 - 1),
+    Request(prompt(3), 11, temperature=1.2, min_p=0.1, repetition_penalty=1.3, seed=3),
+    Request(prompt(9), 0),
+    Request(prompt(5), 10, banned=(3, 12), forced=(7, 7)),
+]
+
+
+def model(**changes):
+    return Decoder.init(jax.random.key(0), DecoderConfig(**{**vars(CONFIG), **changes}))
+
+
+def engine(layout="none", slots=None, **options):
+    mesh, rules, usual = LAYOUTS[layout]
+    sizes = dict(places=40, page=8, chunk=4) | options
+    return Engine(sizes.pop("model", None) or model(), mx.Mesh(mesh), rules, slots=slots or usual, **sizes)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """What is written in one slot, one request after the other."""
+    return list(engine("one slot").generate(REQUESTS))
+
+
+@pytest.mark.parametrize("layout", some([name for name in LAYOUTS if name != "one slot"], "heads"))
+def test_every_layout_writes_the_same(layout, alone):
+    written = list(engine(layout).generate(REQUESTS))
+    assert [one.tokens for one in written] == [one.tokens for one in alone]
+    assert [one.ended_by for one in written] == ["length"] * 6 and [len(one.tokens) for one in written] == [
+        9,
+        12,
+        6,
+        11,
+        0,
+        10,
+    ]
+    for one, other in zip(written, alone, strict=True):
+        np.testing.assert_allclose(one.log_probabilities, other.log_probabilities, atol=1e-5)
+
+
+def without_cache(request, count):
+    """The likeliest tokens, the whole text read again for each, and how near the second came."""
+    text, gaps, read = list(request.prompt), [], jax.jit(lambda m, t: m(t))
+    for _ in range(count):
+        tokens = np.zeros((1, 32), np.int32)
+        tokens[0, : len(text)] = text
+        logits = np.sort(read(model(), mx.tensor(tokens, "batch length")).numpy()[0, len(text) - 1])
+        gaps.append(logits[-1] - logits[-2])
+        text.append(int(read(model(), mx.tensor(tokens, "batch length")).numpy()[0, len(text) - 1].argmax()))
+    return text[len(request.prompt) :], min(gaps)
+
+
+def test_the_likeliest_is_what_a_model_without_cache_predicts(alone):
+    tokens, gap = without_cache(REQUESTS[0], 9)
+    difference = 1e-5  # of the logits of two layouts, at most: tests/nn/test_cache.py
+    print(f"the nearest rival came to {gap:.2g}, {gap / difference:.0f} times the difference between layouts")
+    assert gap > 100 * difference and alone[0].tokens == tokens
+
+
+def test_forced_and_banned_tokens(alone):
+    assert alone[5].tokens[:2] == [7, 7] and not {3, 12} & set(alone[5].tokens)
+
+
+def test_one_program_for_all_lengths_of_a_bucket():
+    one = engine(places=72, page=72)
+    written = list(one.generate([Request(prompt(34 + length % 32), 4) for length in range(50)]))
+    assert len(written) == 50 and {len(text.tokens) for text in written} == {4}
+    assert sorted(kind for kind, _ in one._programs) == ["cache", "fill", "step"]
+    assert [program._jitted._cache_size() for program in one._programs.values()] == [1, 1, 1]
+
+
+@pytest.fixture(scope="module")
+def two_slots():
+    return engine(slots=2, decode=lambda tokens, after: " ".join(map(str, tokens)))
+
+
+def test_a_free_slot_takes_the_next_prompt(two_slots):
+    """One long text and four short ones beside it: as many turns as the long one has chunks."""
+    one = two_slots
+    numbers = [one.submit(Request(prompt(3), tokens)) for tokens in (16, 4, 4, 4, 4)]
+    turns = []
+    while one.is_busy:
+        turns.append([(number - numbers[0], len(written.tokens), written.ended_by) for number, written in one.turn()])
+    assert turns == [[(0, 4 * n, "length" * (n == 4)), (n, 4, "length")] for n in (1, 2, 3, 4)]
+
+
+def test_what_ends_a_text(alone, two_slots):
+    tokens = alone[0].tokens
+    third = tokens[2]
+    request = REQUESTS[0]
+    by_token = Request(request.prompt, 9, stop=(third, 99))
+    by_string = Request(request.prompt, 9, stop_strings=(f"{tokens[1]} {tokens[2]}",))
+    first, second = two_slots.generate([by_token, by_string])
+    assert first.tokens == tokens[: tokens.index(third)] and first.ended_by == "stop"
+    assert len(first.log_probabilities) == len(first.tokens) + 1  # that of the token that ended it
+    assert second.text == f"{tokens[0]} " and second.tokens == tokens[:3] and second.ended_by == "stop"
+
+
+def test_a_request_can_be_cancelled(two_slots):
+    one = two_slots
+    first, _, third = (one.submit(request) for request in (Request(prompt(3), 12), Request(prompt(3), 12), REQUESTS[0]))
+    one.turn()
+    one.cancel(first)
+    assert {number: len(written.tokens) for number, written in one.turn()} == {first + 1: 8, third: 4}
+    waiting = one.submit(Request(prompt(3), 12))
+    for number in (waiting, third, first + 1):
+        one.cancel(number)
+    assert not one.is_busy and one.turn() == []
+
+
+def test_what_does_not_fit():
+    one = engine()
+    with pytest.raises(
+        ArgumentError, match=r"^a text of 30 tokens and 11 more does not fit\.\n  values: 40 places\n  fix: give the"
+    ):
+        one.submit(Request((1,) * 30, 11))
+    with pytest.raises(
+        ArgumentError, match=r"^there is no token 21\.\n  values: 21 tokens\n  fix: encode with its vocab"
+    ):
+        one.submit(Request((1, 21), 1))
+    with pytest.raises(
+        ArgumentError, match=r"^strings can stop a text only where tokens can be read\.\n  fix: give the"
+    ):
+        one.submit(Request((1,), 1, stop_strings=("a",)))
+
+
+def test_what_a_step_sends():
+    """Model parallel: the activations of a token for each part of a layer and the embedding; numbers for the choice."""
+    one = engine("heads", slots=2)
+    one.submit(REQUESTS[0])
+    one._admit()
+    report = one._program("step", 1).explain(one.model, one._cache, one._state)
+    sent = Counter()
+    for record in report.collectives:
+        sent[record.kind, record.axes, record.bytes] += record.count
+    activations, number = 1 * 16 * 4, 1 * 4
+    assert sent == {
+        ("all-reduce", ("model",), activations): 4 * (1 + 2 * 2),
+        ("all-reduce", ("model",), number): 4 * 5,
+    }

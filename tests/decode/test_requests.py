@@ -1,0 +1,40 @@
+"""Requests that nobody can serve, and texts that a string cuts."""
+
+import pytest
+
+from meshax.decode import Request, Written
+from meshax.errors import ArgumentError
+
+
+@pytest.mark.parametrize(
+    ("option", "rule"),
+    [
+        ({"tokens": -1}, "0 or more"),
+        ({"temperature": float("inf")}, "0 or more"),
+        ({"top_k": -2}, "0 or more"),
+        ({"top_p": 0.0}, "more than 0, and 1 at most"),
+        ({"min_p": 1.5}, "0 to 1"),
+        ({"repetition_penalty": 0.0}, "more than 0"),
+        ({"seed": 2**32}, "0 or more, and less than 4294967296"),
+    ],
+    ids=str,
+)
+def test_wrong_numbers(option, rule):
+    ((name, value),) = option.items()
+    with pytest.raises(ArgumentError) as error:
+        Request((1,), **option)
+    assert str(error.value) == f"{name} is {value}.\n  fix: give a number, {rule}."
+
+
+def test_no_prompt():
+    with pytest.raises(ArgumentError, match=r"^a prompt has at least one token\.\n  fix: begin with the token that"):
+        Request(())
+
+
+def test_a_string_cuts_the_text():
+    words = ["one ", "two", " three", " four"]
+    decode = lambda tokens: "".join(words[token] for token in tokens)  # noqa: E731
+    written = Written([0, 1, 2, 3], [-1.0, -2.0, -3.0, -4.0])
+    assert not written.cut_at(("five",), decode) and written.text is None
+    assert written.cut_at(("four", "o th"), decode)
+    assert written.text == "one tw" and written.tokens == [0, 1, 2] and written.log_probability == -6.0

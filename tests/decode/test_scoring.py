@@ -1,0 +1,28 @@
+"""Scores of texts: sums of log-probabilities, whatever the lengths, batches and layouts."""
+
+import jax
+import numpy as np
+import pytest
+
+import meshax as mx
+from meshax.decode.scoring import score
+from meshax.errors import ArgumentError
+from meshax.models.decoder import Decoder, DecoderConfig
+
+CONFIG = DecoderConfig(d_model=16, heads=4, d_kv=6, d_ff=24, layers=1, vocab=21, dtype="float32", positions="rotary")
+MODEL = Decoder.init(jax.random.key(0), CONFIG)
+TEXTS = [np.random.RandomState(n).randint(0, 21, n).tolist() for n in (5, 1, 20, 17, 2)]
+
+
+def test_texts_of_any_length():
+    scores = score(MODEL, mx.Mesh("data:2 model:4"), "batch:data vocab:model heads:model", TEXTS, batch=2)
+    for text, value in zip(TEXTS, scores, strict=True):
+        logits = MODEL(mx.tensor(np.array([text], np.int32), "batch length")).numpy()[0].astype(np.float64)
+        likely = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        assert value == pytest.approx(sum(likely[i, token] for i, token in enumerate(text[1:])), abs=2e-5)
+    assert scores[1] == 0  # nothing comes after the first
+
+
+def test_no_text():
+    with pytest.raises(ArgumentError, match=r"^a text without tokens has no probability\.\n  fix: leave it out\."):
+        score(MODEL, mx.Mesh("x:1"), "", [[1], []])
