@@ -135,6 +135,16 @@ def test_a_sample_is_spread_over_the_text():
     assert max(map(int, sample)) > 430_000
 
 
+@pytest.mark.parametrize("errors", ["skip", "replace"])
+@pytest.mark.parametrize("per", ["file", "line"])
+def test_a_sample_of_text_with_wrong_bytes(per, errors):
+    """It may begin within a document that will be left out."""
+    Path("books/long.txt").write_bytes(b"some words \xff and more\n" * 200_000)
+    sample = "".join(Text.find("books/long.txt", per=per, errors=errors).sample(2_200_000))
+    assert set(sample) <= set("some words and more\n\ufffd")
+    assert len(sample) > 10**6 or (per, errors) == ("line", "skip")
+
+
 def test_a_sample_of_small_files_goes_through_many():
     for number in range(200):
         Path(f"books/small{number:03}.txt").write_text(f"{number:03} " * 5000)

@@ -24,3 +24,15 @@ def test_files_give_back_what_was_written(tmp_path):
     assert read_options(tmp_path / "config.json", TrainOptions) == options
     (tmp_path / "run.toml").write_text('steps = 7\n[data]\ntext = ["a", "b"]\nlines = true\n[optimizer]\nrate = 1')
     assert read_options(tmp_path / "run.toml", TrainOptions) == options
+
+
+def test_weights_and_fields_are_read_from_files(tmp_path):
+    data = DataOptions(text=("a", "b"), weights=(5.0, 2.5), field=("text", "body"), max_bytes=10, errors="replace")
+    (tmp_path / "config.json").write_text(TrainOptions(data=data).to_json())
+    assert read_options(tmp_path / "config.json", TrainOptions).data == data
+    text = '[data]\ntext = ["a", "b"]\nweights = [5, 2.5]\nfield = ["text", "body"]\nmax_bytes = 10\nerrors = "replace"'
+    (tmp_path / "run.toml").write_text(text)
+    assert read_options(tmp_path / "run.toml", TrainOptions).data == data
+    (tmp_path / "run.toml").write_text('[data]\nweights = [5, "2"]')
+    with pytest.raises(mx.ArgumentError, match="'data.weights' a wrong value"):
+        read_options(tmp_path / "run.toml", TrainOptions)

@@ -162,7 +162,8 @@ class Reading:
     def _sound_texts(self, path: Path, start: int, left_out: LeftOut) -> Iterator[tuple[str, int]]:
         """Yields the texts of a file that is one document, if all of it can be read: what is long is read twice."""
         if left_out.errors == "strict" or start:
-            yield from self._texts(path, start)
+            for text, position in self._texts(path, start):
+                yield _replaced(text) if self.errors == "skip" else text, position
             return
         kept: list[tuple[str, int]] | None = []
         length, is_blank = 0, True
@@ -185,7 +186,7 @@ class Reading:
             if self.errors == "skip" and _ESCAPED.search(line):
                 left_out.takes("undecodable", f"{path}, line {number:,}")
                 # Of a line that is longer than can be kept, what is wrong is replaced: its beginning is out already.
-                line = "" if begins and is_last else line.encode("utf-8", "surrogateescape").decode(errors="replace")
+                line = "" if begins and is_last else _replaced(line)
             yield line, is_last, position
             number, begins = number + is_last, is_last
         if not position:
@@ -266,6 +267,11 @@ class Reading:
 def is_parquet(path: Path) -> bool:
     """Says whether a file holds rows of columns."""
     return path.suffix == ".parquet"
+
+
+def _replaced(text: str) -> str:
+    """Returns a text with U+FFFD for each byte that could not be decoded."""
+    return _ESCAPED.sub("\ufffd", text)
 
 
 def _begun(chunk: bytes, whole_lines: bool) -> int:

@@ -5,7 +5,6 @@ To go on, or to evaluate, a run needs the tokens alone, whatever has become of t
 
 import json
 import math
-import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import numpy as np
 from rich.console import Console
 
 from ..data.bigram import Bigram
+from ..data.compression import stat
 from ..data.stream import Batches, evaluation
 from ..data.text import Limit, Text, standard_library
 from ..data.tokenizing import NoDocumentsError, tokenize
@@ -63,7 +63,8 @@ class TextExamples:
     def other(cls, config: TrainConfig, options: TextOptions, console: Console) -> "TextExamples":
         """Returns other text to evaluate a run on, in the run's vocabulary."""
         vocabulary = Vocabulary.load(config.directory() / VOCABULARY)
-        text = _find(options, options.text)
+        with console.status("looking for the text"):
+            text = _find(options, options.text)
         with tempfile.TemporaryDirectory(prefix="meshax-") as temporary:
             folder = _cached(options, vocabulary) if options.cache else Path(temporary)
             # Files that are mapped into memory stay there when their names are gone.
@@ -121,7 +122,8 @@ def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> T
             check_same_text(config)
         if (stored := stored_tokens(run)) is not None:
             return TextExamples(Vocabulary.load(run / VOCABULARY), *stored, weights)
-    text, other = _texts(config, console)
+    with console.status("looking for the text"):
+        text, other = _texts(config.data, console)
     vocabulary = Vocabulary.load(run / VOCABULARY) if read_only else _vocabulary(config, run, text, console)
     folder = _cached(config.data, vocabulary) if config.data.cache else run / "tokens"
     _make_folder(folder)
@@ -175,9 +177,8 @@ def _tokenize_held_out(
     ) from reason
 
 
-def _texts(config: TrainConfig, console: Console) -> tuple[list[Text], list[Text]]:
+def _texts(data: DataOptions, console: Console) -> tuple[list[Text], list[Text]]:
     """Returns the text to train on, of a mixture each source by itself, and the text to evaluate on."""
-    data = config.data
     if not data.text:
         corpus = standard_library()
         console.print(
@@ -226,12 +227,12 @@ def _hold_out(text: Text) -> tuple[Text, Text | None]:
 
 def _check_apart(texts: Sequence[Text], what: str, fix: str) -> None:
     """Raises if two texts share a file."""
-    seen: set[str] = set()
-    for text in texts:
-        paths = {os.path.realpath(file): str(file) for file in text.files}
-        if both := sorted(name for path, name in paths.items() if path in seen):
+    seen: set[tuple[int, int]] = set()
+    for text in texts if len(texts) > 1 else ():
+        files = {(status.st_dev, status.st_ino): str(file) for file in text.files for status in [stat(file)]}
+        if both := sorted(files[one] for one in files.keys() & seen):
             raise TrainingError(what, values=both[0], fix=fix)
-        seen |= paths.keys()
+        seen |= files.keys()
 
 
 def _vocabulary(config: TrainConfig, run: Path, text: Sequence[Text], console: Console) -> Vocabulary:
