@@ -28,9 +28,9 @@ def made(config, **options):
 
 
 def measured(directory):
-    """What was measured at each step, but not how fast."""
-    rows = read_metrics(directory / "metrics.jsonl")
-    return [{name: value for name, value in row.items() if name != "tokens_per_second"} for row in rows]
+    """What was measured at each step, but not how fast, nor in which memory."""
+    rows, speed = read_metrics(directory / "metrics.jsonl"), ("tokens_per_second", "utilization", "memory_bytes")
+    return [{name: value for name, value in row.items() if name not in (*speed, "seconds_left")} for row in rows]
 
 
 @pytest.fixture(scope="module")

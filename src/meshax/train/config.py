@@ -23,6 +23,7 @@ from ..plan.cost.hardware import parse_bytes
 from ..plan.search.named_layouts import find_layout
 from ..program import put
 from .options import AUTO, CONFIG, VIRTUAL, TrainOptions, read_options
+from .tracking import check_tracker
 
 _ADAFACTOR_RATE = 1e-2  # relative to the size of a parameter, so it suits any model
 _SHORT = ("keep", "vocab", "dtype", "dropout", "layers_as")  # fields of the model that are options by themselves
@@ -136,6 +137,7 @@ class TrainConfig(TrainOptions):
         self.data.check()
         self.make_optimizer()
         self._check_below_one()
+        check_tracker(self.track)
         if self.memory:
             parse_bytes(self.memory)
         mesh, layout = self.placed()

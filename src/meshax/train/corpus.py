@@ -92,6 +92,10 @@ class TextExamples:
         size = self.held_out.num_bytes * count / self.held_out.num_tokens
         return {"bits_per_byte": bits_per_byte(loss, round(size))}
 
+    def amounts(self) -> tuple[int, int]:
+        """Returns the numbers of tokens."""
+        return self.train.num_tokens, self.held_out.num_tokens
+
     def identity(self) -> dict[str, Any]:
         """Returns the vocabulary's."""
         return {"vocabulary": self.vocabulary.fingerprint}

@@ -59,6 +59,9 @@ class Examples(Protocol):
     def metrics(self, loss: float, count: float) -> dict[str, float]:
         """Returns figures that these examples add to the model's own, of a summed loss and the sum of the weights."""
 
+    def amounts(self) -> tuple[int, int]:
+        """Returns how many units there are to train on, and how many are held out."""
+
     def identity(self) -> dict[str, Any]:
         """Returns what is saved with a checkpoint, to know the examples by."""
 

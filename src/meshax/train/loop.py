@@ -6,7 +6,6 @@ alone, and the stream of batches is saved with the parameters, so a resumed run 
 
 import contextlib
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -20,10 +19,10 @@ from ..files import write_whole
 from ..interrupts import Finishing, Stopped, finishing
 from ..mesh import Mesh
 from ..models.contract import Model
-from ..plan.cost.hardware import of_device
 from ..plan.explain.report import Report, explain
 from ..program import spmd
 from ..tensors import Tensor, tensor
+from .banner import banner
 from .checkpoint import Checkpoints
 from .config import TrainConfig, run_config
 from .evaluation import Evaluation
@@ -38,6 +37,8 @@ from .starting import CHECKPOINTS, state_from, weights_of
 from .step import TrainState, compiler_options, evaluation_step, init_state, make_train_step
 from .step_memory import fitted, step_and_shapes
 from .text_options import TextOptions
+from .tracking import open_tracker
+from .watch import Watch
 
 
 class Run:
@@ -168,7 +169,10 @@ class Run:
                 state, first = self._start()
                 for change in record_start(self.config, first, self.mesh, self.layout):
                     self._say(f"changed: {change}")
-                with contextlib.closing(Metrics(self.directory, first)) as metrics:
+                for line in banner(self):
+                    self._say(line)
+                trackers = open_tracker(self.config.track, self.directory, self.config.resolved().as_dict())
+                with contextlib.closing(Metrics(self.directory, first, trackers)) as metrics:
                     if self.config.from_ and not first:  # what there is to be gained on
                         evaluation = self.evaluate(state.model, self.config.eval_batches, work.check)
                         self._evaluated(0, evaluation, metrics, self._say)
@@ -249,7 +253,7 @@ class Run:
         key = jax.random.key(self.config.seed + 1)
         profile = Profile(self.directory / "profile" if self.config.profile else None, first, self.config.steps)
         with display.running(), contextlib.closing(profile):
-            watch = _Watch(self, display, metrics, guard, first)
+            watch = Watch(self, display, metrics, guard, first)
             for step in range(first + 1, self.config.steps + 1):
                 profile.at(step)
                 batch, evaluation = next(self.batches), None
@@ -260,12 +264,12 @@ class Run:
                     break
                 with self._saving_when_stopped(step, state, watch.finish):
                     if step % self.config.eval_every == 0:
-                        watch.finish()
-                        evaluation = self.evaluate(state.model, self.config.eval_batches, work.check)
-                        self._evaluated(step, evaluation, metrics, display.say)
+                        with watch.aside():
+                            evaluation = self.evaluate(state.model, self.config.eval_batches, work.check)
+                            self._evaluated(step, evaluation, metrics, display.say)
                     if step % self.config.save_every == 0:
-                        watch.finish()
-                        self._save(step, state, evaluation)
+                        with watch.aside():
+                            self._save(step, state, evaluation)
                     work.check()
             watch.finish()
         return state
@@ -304,39 +308,3 @@ def _identity(config: TrainConfig) -> dict[str, Any]:
     """Returns what may not change from one start of a run to the next."""
     model: Any = config.model()
     return asdict(model) | {"optimizer": config.optimizer.name}
-
-
-class _Watch:
-    """Reads what a step measured when the next one is already running, so that the processors never wait for us."""
-
-    def __init__(self, run: Run, display: Display, metrics: Metrics, guard: Guard, first: int):
-        self.run, self.display, self.metrics, self.guard = run, display, metrics, guard
-        self.waiting: Any = None
-        self.since, self.last = time.perf_counter(), first
-        self.ideal = 0.0  # seconds of a step at the peak
-
-    def saw(self, step: int, measured: dict[str, Tensor], batch: Batch) -> None:
-        """Takes note of a step that has begun, and reads the one before it."""
-        self.finish()
-        self.waiting = step, measured, batch
-
-    def finish(self) -> None:
-        """Reads the step that is waiting."""
-        if self.waiting is None:
-            return
-        (step, measured, batch), self.waiting = self.waiting, None
-        loss = float(measured["loss"])
-        self.guard.check(step, loss, bool(measured["finite"]), batch)
-        if step % self.run.config.log_every == 0 or step == self.run.config.steps:
-            seconds = (time.perf_counter() - self.since) / max(step - self.last, 1)
-            self.since, self.last = time.perf_counter(), step
-            rate = float(measured["count"]) / seconds
-            rates = {f"{self.run.unit}s_per_second": rate}
-            self.metrics.write(step, loss=loss, norm=float(measured["norm"]), **rates)
-            self.display.update(step, loss, rate, self._utilization(seconds))
-
-    def _utilization(self, seconds: float) -> float:
-        if not self.ideal:
-            machine = of_device(self.run.mesh.device_kind)
-            self.ideal = self.run.report.utilization(machine) * self.run.report.seconds(machine)
-        return self.ideal / seconds

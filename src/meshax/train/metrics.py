@@ -3,12 +3,13 @@
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
 from ..files import write_whole
+from .tracking import Tracker
 
 _BITS = 1 / math.log(2)
 _LARGE = 1e6  # shown with an exponent from there
@@ -17,8 +18,9 @@ _LARGE = 1e6  # shown with an exponent from there
 class Metrics:
     """The metrics of a run, appended to as it goes; a resumed run forgets what was written after its checkpoint."""
 
-    def __init__(self, directory: Path, from_step: int = 0):
-        """Opens `metrics.jsonl` and `events/` in the run's directory."""
+    def __init__(self, directory: Path, from_step: int = 0, trackers: Sequence[Tracker] = ()):
+        """Opens `metrics.jsonl` and `events/` in the run's directory; trackers get the same."""
+        self._trackers = trackers
         self.path = directory / "metrics.jsonl"
         self.rows = [row for row in read_metrics(self.path) if row["step"] <= from_step]
         with _told(self.path):
@@ -33,13 +35,17 @@ class Metrics:
         self.rows.append(row)
         with _told(self.path), open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-        for name, value in row.items():
-            if value is not None and name != "step":
-                self._events.add_scalar(name, value, step)
+        numbers = {name: value for name, value in row.items() if value is not None and name != "step"}
+        for name, value in numbers.items():
+            self._events.add_scalar(name, value, step)
+        for tracker in self._trackers:
+            tracker.write(step, numbers)
 
     def close(self) -> None:
-        """Closes the events file."""
+        """Closes the events file, and what else gets the metrics."""
         self._events.close()
+        for tracker in self._trackers:
+            tracker.close()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,106 @@
+"""What is read of a run while it goes: every few steps its loss, its rate, its speed, its memory, the time left."""
+
+import contextlib
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..mesh import Mesh
+from ..plan.cost.hardware import of_device
+from ..tensors import Tensor
+from .loss_guard import Guard
+from .metrics import Metrics
+
+if TYPE_CHECKING:
+    from .examples import Batch
+    from .loop import Run
+    from .progress import Display
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is known after a step."""
+
+    step: int
+    loss: float
+    rate: float  # the learning rate
+    norm: float  # of the gradients, before they are clipped
+    per_second: float  # predictions
+    utilization: float  # the share of the peak FLOP/s; 0: unknown
+    memory: int  # bytes at the peak of one processor; on CPUs, of the process; 0: unknown
+    left: float  # seconds to the last step
+
+    def as_metrics(self, unit: str) -> dict[str, float]:
+        """Returns it as it is written down."""
+        known = {"loss": self.loss, "rate": self.rate, "norm": self.norm, f"{unit}s_per_second": self.per_second}
+        return known | {"utilization": self.utilization, "memory_bytes": self.memory, "seconds_left": self.left}
+
+
+class Watch:
+    """Reads what a step measured when the next one is already running, so that the processors never wait for us."""
+
+    def __init__(self, run: "Run", display: "Display", metrics: Metrics, guard: Guard, first: int):
+        self.run, self.display, self.metrics, self.guard = run, display, metrics, guard
+        self.schedule = run.config.schedule()
+        self.waiting: Any = None
+        self.since, self.last, self.first = time.perf_counter(), first, first + 1
+        self.ideal = 0.0  # seconds of a step at the peak
+
+    def saw(self, step: int, measured: dict[str, Tensor], batch: "Batch") -> None:
+        """Takes note of a step that has begun, and reads the one before it."""
+        self.finish()
+        self.waiting = step, measured, batch
+
+    def finish(self) -> None:
+        """Reads the step that is waiting."""
+        if self.waiting is None:
+            return
+        (step, measured, batch), self.waiting = self.waiting, None
+        loss = float(measured["loss"])
+        self.guard.check(step, loss, bool(measured["finite"]), batch)
+        is_read = step % self.run.config.log_every == 0 or step == self.run.config.steps
+        if is_read:
+            reading = self._read(step, loss, measured)
+            self.metrics.write(step, **reading.as_metrics(self.run.unit))
+            self.display.update(reading)
+        if is_read or step == self.first:  # the first has compiled the program
+            self.since, self.last = time.perf_counter(), step
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Reads the step that is waiting, and leaves out what is done inside when it says how fast the run is."""
+        self.finish()
+        begin = time.perf_counter()
+        yield
+        self.since += time.perf_counter() - begin
+
+    def _read(self, step: int, loss: float, measured: dict[str, Tensor]) -> Reading:
+        seconds = (time.perf_counter() - self.since) / max(step - self.last, 1)
+        return Reading(
+            step=step,
+            loss=loss,
+            rate=float(self.schedule(step - 1)),
+            norm=float(measured["norm"]),
+            per_second=float(measured["count"]) / seconds,
+            utilization=self._utilization(seconds),
+            memory=memory_at_peak(self.run.mesh),
+            left=seconds * (self.run.config.steps - step),
+        )
+
+    def _utilization(self, seconds: float) -> float:
+        if not self.ideal:
+            machine = of_device(self.run.mesh.device_kind)
+            self.ideal = self.run.report.utilization(machine) * self.run.report.seconds(machine)
+        return self.ideal / seconds
+
+
+def memory_at_peak(mesh: Mesh) -> int:
+    """Returns the most bytes that one processor has used so far, as its device says; of CPUs, this process."""
+    device = mesh.jax_mesh.devices.flat[0]
+    if device.platform != "cpu":
+        return int((device.memory_stats() or {}).get("peak_bytes_in_use", 0))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
