@@ -4,13 +4,15 @@ import json
 import math
 import re
 import shutil
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from meshax.errors import LayoutError, TrainingError
+from meshax.data.vocabulary import Vocabulary
+from meshax.errors import LayoutError, MeshaxError, TrainingError
 from meshax.models.presets import preset
 from meshax.train.evaluation import Evaluation
 from meshax.train.loop import Run, run_config
@@ -262,3 +264,37 @@ def test_two_runs_do_not_write_into_one_directory(whole):
     first = made(run.config)
     with first.checkpoints, pytest.raises(ValueError, match="another run|writes"):
         made(run.config).train()
+
+
+OPENED: set[str] = set()
+sys.addaudithook(lambda event, args: OPENED.add(str(args[0])) if event == "open" and args else None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"layout": "batch:data heads:data"},
+            "dims of the operands of one operation are split over the same mesh axis",
+        ),
+        ({"layout": "batch:dat"}, "the layout does not fit the mesh or the program."),
+        ({"memory": "1MB"}, "a step does not fit 1 MB on each processor."),
+        ({"batch": 1}, "a batch of 1 is too small for this layout."),
+        ({"optimizer": OptimizerOptions(microbatches=3)}, "a batch of 8 cannot be cut into 3 microbatches."),
+        ({"optimizer": OptimizerOptions(name="adam")}, "there is no optimizer 'adam'."),
+        ({"vocab": 100}, "a vocabulary of 100 tokens is too small."),
+        ({"vocab": 260}, "the vocabulary has 300 subwords, the model 260."),
+        ({"preset": "lm-4.90b"}, "a step does not fit "),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_what_is_wrong_is_said_before_the_text_is_read(tmp_path, changes, words):
+    text, vocabulary = tmp_path / "large.txt", tmp_path / "vocabulary.json"
+    with open(text, "wb") as file:
+        file.truncate(50 << 30)  # bytes, none of which takes room
+    Vocabulary.train([f"{n} {n * n}" for n in range(3000)], 300).save(vocabulary)
+    data = DataOptions(text=(str(text),), lines=True, vocabulary=str(vocabulary) if changes == {"vocab": 260} else "")
+    OPENED.clear()
+    with pytest.raises(MeshaxError) as error:
+        Run(small(tmp_path, **{"data": data} | changes))
+    assert str(error.value).startswith(words) and str(text) not in OPENED

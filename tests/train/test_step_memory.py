@@ -14,7 +14,7 @@ from meshax.plan.explain.report import explain
 from meshax.train.config import TrainConfig
 from meshax.train.examples import batch_shapes
 from meshax.train.loop import Run, run_config
-from meshax.train.step_memory import fitted, memory_of, step_and_shapes
+from meshax.train.step_memory import check_memory, fitted, memory_of, step_and_shapes
 from runs import small, write_text
 
 CONFIG = TrainConfig(preset="tiny", keep="auto", layout="data")
@@ -93,3 +93,17 @@ def test_a_run_says_and_saves_what_it_chose(tmp_path):
     assert "the backward pass keeps everything: " in said.getvalue()
     assert run_config(run.directory).model().keep == "everything"
     assert json.loads((run.directory / "config.json").read_text())["memory"] == "1GB"
+
+
+def test_a_step_larger_than_the_machine_is_refused_where_nobody_gives_a_limit():
+    config = replace(CONFIG, preset="lm-4.90b", keep="products")
+    mesh, layout = config.placed()
+    batch = batch_shapes(config.model(), config.sizes())
+    step, args = step_and_shapes(config.model(), config.make_optimizer(), batch)
+    report = explain(mx.spmd(step, mesh, layout, donate=0), *args)
+    with pytest.raises(TrainingError) as error:
+        check_memory(report, mesh, "products")
+    words = str(error.value).splitlines()
+    assert words[0].startswith("a step does not fit ") and words[0].endswith(" on each processor.")
+    assert words[1].startswith("  values: predicted with keep='products': ")
+    assert words[3].endswith("cut the batch into optimizer.microbatches=, or give memory= if there is more.")

@@ -35,7 +35,7 @@ from .progress import Display
 from .record import record_start
 from .starting import CHECKPOINTS, state_from, weights_of
 from .step import TrainState, compiler_options, evaluation_step, init_state, make_train_step
-from .step_memory import fitted, step_and_shapes
+from .step_memory import check_memory, fitted, step_and_shapes
 from .text_options import TextOptions
 from .tracking import open_tracker
 from .watch import Watch
@@ -62,6 +62,8 @@ class Run:
         self.optimizer = config.make_optimizer()
         if not read_only:
             _ = self.report  # raises if the layout does not fit the model, before the text is read
+            if not config.memory:
+                check_memory(self.report, self.mesh, getattr(self.model, "keep", "everything"))
             self._make_directory()
             self.batches = self.examples.stream(self.sizes, config.seed)
 

@@ -1,5 +1,6 @@
 """Before the first step: does it fit the memory of a processor, and what may the backward pass keep there?"""
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -81,12 +82,27 @@ def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[ModelConfig
         needs = predicted(model).memory["peak"]
         if needs <= (limit if model is least else limit * _MARGIN):
             return model, f"the backward pass keeps {keep}: {show_bytes(needs)} of {show_bytes(limit)} predicted"
-    raise TrainingError(
+    raise _too_large(limit, needs, keep, ', or pass keep="auto".' if not chooses else ", or use more processors.")
+
+
+def check_memory(report: Report, mesh: Mesh, keep: str) -> None:
+    """Raises if a step cannot fit the memory that there is, where nobody has given another limit.
+
+    Virtual processors share the machine's.
+    """
+    limit = memory_of(mesh, "")
+    if mesh.platform == "cpu":
+        limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / mesh.size
+    if report.memory["peak"] > limit:
+        raise _too_large(limit, report.memory["peak"], keep, ", or give memory= if there is more.")
+
+
+def _too_large(limit: float, needs: int, keep: str, otherwise: str) -> TrainingError:
+    return TrainingError(
         f"a step does not fit {show_bytes(limit)} on each processor.",
         values=f"predicted with keep={keep!r}: {show_bytes(needs)}",
         rule="parameters, gradients, optimizer state, activations and temporaries of a step must fit at once.",
-        fix="split more (meshax layout finds how), cut the batch into optimizer.microbatches="
-        + (', or pass keep="auto".' if not chooses else ", or use more processors."),
+        fix=f"split more (meshax layout finds how), cut the batch into optimizer.microbatches={otherwise}",
     )
 
 
