@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pty
 import random
 import re
 import signal
@@ -284,6 +285,7 @@ COMMANDS = {
     "layout": ["layout", TINY, "--processors", "8"],
     "plan": ["plan", TINY, "--mesh", "data:2 model:4", "--topology", "cpu"],
     "bench step": ["bench", "step", "--preset", "tiny"],
+    "bench step beside": ["bench", "step", "--preset", "tiny", "--beside", "jax"],
     "bench calibrate": ["bench", "calibrate"],
 }
 
@@ -297,3 +299,43 @@ def test_every_command_ends_cleanly(command, number):
     time.sleep(random.Random(SEED + number).uniform(1, 3))
     _, out, _ = send(process, number)
     assert out == ""
+
+
+def test_the_processes_of_a_command_end_with_it(tmp_path):
+    script = f"""{LATER}
+import subprocess
+from meshax.bench import beside
+class Popen(subprocess.Popen):
+    def __init__(self, command, **options):
+        super().__init__([sys.executable, "-c", "import time; time.sleep(60)"], **options)
+        print(self.pid, flush=True)
+subprocess.Popen = Popen
+beside._answer("")
+"""
+    process = start(script=script)
+    child = Path("/proc", process.stdout.readline().strip())
+    assert child.exists()
+    send(process)
+    wait_gone = time.monotonic() + 5
+    while child.exists() and time.monotonic() < wait_gone:
+        time.sleep(0.02)
+    assert not child.exists()
+
+
+def test_ctrl_c_at_a_terminal(tmp_path):
+    """The key itself, and the cursor that a progress bar hides is there again."""
+    script = (
+        LATER + "from rich.progress import Progress\nwith Progress() as bar:\n    bar.add_task('x'); time.sleep(60)"
+    )
+    pid, terminal = pty.fork()
+    if not pid:
+        os.execve(sys.executable, [sys.executable, "-c", script], {**os.environ, "PYTHONPATH": str(ROOT / "src")})
+    seen = b""
+    while b"?25l" not in seen:
+        seen += os.read(terminal, 1 << 12)
+    os.write(terminal, b"\x03")
+    with contextlib.suppress(OSError):  # the terminal is gone
+        while more := os.read(terminal, 1 << 12):
+            seen += more
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    assert seen.rindex(b"?25h") > seen.rindex(b"?25l") and seen.endswith(b"meshax: interrupted\r\n")

@@ -32,6 +32,14 @@ meshax           300.0        150.0  50.0
 utilization: 6 x"""
 
 
+def test_tables_fit_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = bench_step.as_text([MEASURED], "6 x").splitlines()
+    assert max(map(len, lines[2:-1])) <= 60
+    assert "meshax: step 500.0 ms, tokens/s 256, utilization 20.0%, peak" in lines
+    assert "ms of a step  products  collectives  idle" in lines
+
+
 def test_the_table(capsys, monkeypatch):
     asked = []
     monkeypatch.setattr("meshax.bench.step.measure", lambda *what: asked.append(what) or MEASURED)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..errors import ArgumentError, MeshaxError
+from ..interrupts import undoing
 from .step import Measurement, Step, measure, needed_flops, timed_rounds
 
 PROGRAMS = ("meshax", "jax", "torch")
@@ -84,14 +85,25 @@ def in_turns(programs: Sequence[str], step: Step, turns: int, steps: int, profil
                 "steps": steps,
                 "profile": profile and not turn,
             }
-            done = subprocess.run(
-                [sys.executable, "-m", __name__], input=json.dumps(asked), stdout=subprocess.PIPE, text=True,
-            )  # fmt: skip
-            if done.returncode:
+            answer, status = _answer(json.dumps(asked))
+            if status:
                 raise ArgumentError(
                     f"the program {program!r} could not be measured.", fix="see its own message above, or leave it out."
                 )
-            yield Measurement(**json.loads(done.stdout.splitlines()[-1]))
+            yield Measurement(**json.loads(answer.splitlines()[-1]))
+
+
+def _answer(asked: str) -> tuple[str, int]:
+    """Asks another process, and returns what it says and its status; Ctrl-C is for this one, and ends both."""
+    command, pipe = [sys.executable, "-m", __name__], subprocess.PIPE
+    with (
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as child,
+        undoing(child.kill),
+    ):
+        try:
+            return child.communicate(asked)[0], child.wait()
+        finally:
+            child.kill()
 
 
 def together(measurements: Sequence[Measurement]) -> Measurement:

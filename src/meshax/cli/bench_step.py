@@ -106,5 +106,11 @@ def _kernels(one: "Measurement") -> list[str]:
 
 
 def _table(rows: list[list[Any]]) -> list[str]:
+    from ..plan.printing.terminal import fitted_lines, terminal_width
+
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    if (columns := terminal_width()) is not None and sum(widths) + 2 * len(widths[1:]) > columns:
+        cells = ((row[0], zip(rows[0][1:], row[1:], strict=True)) for row in rows[1:])
+        records = (f"{first}: {', '.join(map(' '.join, pairs))}" for first, pairs in cells)
+        return fitted_lines("\n".join(records), columns).splitlines()
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
