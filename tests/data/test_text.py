@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,23 @@ def test_a_folder_is_all_of_its_files():
         *(f"books/{n}.txt" for n in range(5)), "books/more/5.txt.gz", "books/more/6.jsonl",
     ]  # fmt: skip
     assert len(list(text.documents())) == 7
+
+
+def test_links_in_a_folder():
+    """They are followed, but not in a circle; one to what is gone cannot be opened; a pipe is no file."""
+    Path("elsewhere").mkdir()
+    Path("elsewhere/7.txt").write_text("book 7")
+    Path("books/linked").symlink_to("../elsewhere")
+    Path("elsewhere/back").symlink_to("../books")
+    Path("books/8.txt").symlink_to("gone.txt")
+    os.mkfifo("books/pipe")
+    text, left_out = Text.find("books", errors="skip"), LeftOut("skip")
+    names = [str(file.relative_to("books")) for file in text.files]
+    assert names == [*(f"{n}.txt" for n in range(5)), "8.txt", "linked/7.txt", "more/5.txt.gz", "more/6.jsonl"]
+    assert len([piece for file in text.files for piece in text.pieces(file, left_out=left_out)]) == 8
+    assert left_out.counts == {"unreadable": (1, "books/8.txt: No such file or directory")}
+    with pytest.raises(DataError, match="books/8.txt: No such file or directory"):
+        Text.find("books")
 
 
 def test_what_may_be_left_out_is_not_looked_at_first():
@@ -163,6 +181,14 @@ def test_a_sample_of_compressed_files_takes_their_beginnings():
     everything = "".join(Text.find("books/zipped*").sample(10**8)).split()
     assert sorted(set(everything)) == ["0", "1", "2"]
     assert len(everything) == 3 * 2**20
+
+
+def test_a_sample_of_nothing():
+    for name in ("a.gz", "b.txt", "c.gz"):
+        Path(f"books/more/{name}").touch()
+    Path("books/more/d.txt").symlink_to("gone")
+    assert list(Text.find("books/more/[abcd].*", errors="skip").sample(100)) == []
+    assert "".join(Text.find("books/more", field="text", errors="skip").sample(100)) == "book 5\n\nits endbook 6"
 
 
 def test_a_short_text_is_its_own_sample():

@@ -199,6 +199,14 @@ def test_a_beginning_that_was_read_strictly_is_not_believed_if_documents_may_be_
     assert tokens.num_documents == 1 and tokens.left_out == "1 document with undecodable bytes (text/c.txt)"
 
 
+def test_a_file_that_is_gone_may_be_left_out_too():
+    text = Text.find("text/*.txt", per="line", errors="skip")
+    Path("text/a.txt").unlink()
+    tokens = made(text)
+    assert tokens.num_documents == 800
+    assert tokens.left_out == "1 file that cannot be opened (text/a.txt: No such file or directory)"
+
+
 def test_what_was_read_strictly_needs_no_replacing(text, monkeypatch):
     first = made(text)
     monkeypatch.setattr(Vocabulary, "encode_batch", None)

@@ -7,10 +7,11 @@ batches = Batches(tokens, length=1024, batch=64)
 """
 
 from .bigram import Bigram, Score
+from .limits import Limit
 from .mixture import Mixture
 from .packing import Windows
 from .stream import Batches, evaluation
-from .text import Corpus, Limit, Text, documents, standard_library
+from .text import Corpus, Text, documents, standard_library
 from .tokenizing import tokenize
 from .tokens import TokenFile, TokenFiles
 from .vocabulary import END, PAD, Vocabulary

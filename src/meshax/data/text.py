@@ -23,23 +23,13 @@ from typing import NamedTuple
 
 from ..errors import ArgumentError, DataError, did_you_mean
 from .compression import is_compressed, stat
-from .left_out import Errors, LeftOut
+from .left_out import Errors, FileError, LeftOut
+from .limits import Counter, Limit
 from .reading import Per, Piece, Reading
 
 _STRETCH = 1 << 20  # bytes that a sample takes at one place
 _NOT_THE_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"}
 _WHOLE = 1 << 16  # hashes are below it
-
-
-@dataclass(frozen=True)
-class Limit:
-    """How much of a text is read: so many documents, so many bytes of UTF-8; 0 for all there are."""
-
-    documents: int = 0
-    bytes: int = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.documents or self.bytes)
 
 
 @dataclass(frozen=True)
@@ -95,7 +85,17 @@ class Text:
     @property
     def num_bytes(self) -> int:
         """The size of the files as they lie on disk."""
-        return sum(stat(file).st_size for file in self.files)
+        return sum(self.status(file)[0] for file in self.files)
+
+    def status(self, file: Path) -> tuple[int, int]:
+        """Returns the size and time of a file; of one that is gone, and may be left out, nothing."""
+        try:
+            status = stat(file)
+        except FileError:
+            if self.reading.errors == "strict":
+                raise
+            return 0, 0
+        return status.st_size, status.st_mtime_ns
 
     def documents(self) -> Iterator[str]:
         """Yields the documents, one at a time."""
@@ -147,7 +147,7 @@ class Text:
                 if not num_bytes:
                     return
             return
-        for first, end, start, budget in _places(self.files, num_bytes):
+        for first, end, start, budget in self._places(num_bytes):
             for file in self.files[first:end]:
                 for piece in self.pieces(file, start):
                     taken = piece.text.encode()[:budget]
@@ -158,6 +158,29 @@ class Text:
                 if not budget:
                     break
                 start = 0
+
+    def _places(self, num_bytes: int) -> list[tuple[int, int, int, int]]:
+        """Returns evenly spread stretches: (first file, end of files, byte in the first, bytes to take)."""
+        files, sizes = self.files, [self.status(file)[0] for file in self.files]
+        total = sum(sizes)
+        if not total or (total <= num_bytes and not any(map(is_compressed, files))):
+            return [(0, len(files), 0, num_bytes)]
+        count = max(1, min(num_bytes, total) // _STRETCH)
+        plain, compressed = min(num_bytes, total) // count, num_bytes // count
+        places: list[tuple[int, int, int]] = []
+        index = begin = 0
+        for number in range(count):
+            at = number * total // count
+            while at >= begin + sizes[index]:
+                index, begin = index + 1, begin + sizes[index]
+            if not is_compressed(files[index]):
+                places.append((index, at - begin, plain))
+            elif places and places[-1][0] == index:
+                places[-1] = (index, 0, places[-1][2] + compressed)
+            else:
+                places.append((index, 0, compressed))
+        ends = [max(later[0], place[0] + 1) for place, later in zip(places, places[1:], strict=False)] + [len(files)]
+        return [(index, end, start, budget) for (index, start, budget), end in zip(places, ends, strict=True)]
 
     def hold_out(self, fraction: float = 0.05) -> tuple["Text", "Text"]:
         """Returns the text to train on and the text to evaluate on, always the same.
@@ -188,37 +211,6 @@ def documents(
 ) -> Iterator[str]:
     """Yields the documents of files, one at a time; the arguments are those of `Text.find`."""
     return Text.find(patterns, per=per, field=field, errors=errors).documents()
-
-
-class Counter:
-    """Keeps a text within its limit, also one that was begun before."""
-
-    def __init__(self, limit: Limit, documents: int = 0, num_bytes: int = 0):
-        self._limit, self._documents, self._bytes = limit, documents, num_bytes
-
-    @property
-    def is_full(self) -> bool:
-        """Whether nothing more is taken."""
-        limit = self._limit
-        return bool(limit.documents and self._documents >= limit.documents) or bool(
-            limit.bytes and self._bytes >= limit.bytes
-        )
-
-    def take(self, pieces: Iterator[Piece]) -> Iterator[Piece]:
-        """Yields pieces up to the limit; the last document may end within a word, never within a character."""
-        if not self._limit:
-            yield from pieces
-            return
-        while not self.is_full and (piece := next(pieces, None)) is not None:
-            room = self._limit.bytes - self._bytes if self._limit.bytes else None
-            content = piece.text.encode()
-            if room is not None and len(content) >= room:
-                self._bytes = self._limit.bytes
-                yield Piece(content[:room].decode(errors="ignore"), True, piece.position)
-                return
-            self._bytes += len(content)
-            self._documents += piece.is_last
-            yield piece
 
 
 class Corpus(NamedTuple):
@@ -274,11 +266,21 @@ def _matches(name: str | Path) -> list[Path]:
     raise DataError("a file of text does not exist.", values=str(path), fix=_nearest(path))
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """Yields the files of a folder and of those in it, always in the same order; names that begin with . are hidden."""
-    for where, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        yield from (Path(where, name) for name in sorted(names) if not name.startswith("."))
+def _below(folder: Path, above: tuple[tuple[int, int], ...] = ()) -> Iterator[Path]:
+    """Yields the files of a folder and of those in it, always in the same order; names that begin with . are hidden.
+
+    A link to a folder that it lies in is not followed.
+    """
+    status = folder.stat()
+    if (here := (status.st_dev, status.st_ino)) in above:
+        return
+    with os.scandir(folder) as entries:
+        seen = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    # A link to what is gone is a file that cannot be opened; pipes and the like are none.
+    yield from (Path(entry.path) for entry in seen if entry.is_file() or not os.path.exists(entry.path))
+    for entry in seen:
+        if entry.is_dir():
+            yield from _below(Path(entry.path), (*above, here))
 
 
 def _encoding(name: str) -> str:
@@ -300,30 +302,6 @@ def _nearest(path: Path) -> str:
         return "correct the pattern."
     names = [entry.name for entry in islice(folder.iterdir(), 1000)]
     return f"in {folder}/: {did_you_mean(path.name, names)}"
-
-
-def _places(files: tuple[Path, ...], num_bytes: int) -> list[tuple[int, int, int, int]]:
-    """Returns evenly spread stretches: (first file, end of files, byte in the first, bytes to take)."""
-    sizes = [stat(file).st_size for file in files]
-    total = sum(sizes)
-    if total <= num_bytes and not any(map(is_compressed, files)):
-        return [(0, len(files), 0, num_bytes)]
-    count = max(1, min(num_bytes, total) // _STRETCH)
-    plain, compressed = min(num_bytes, total) // count, num_bytes // count
-    places: list[tuple[int, int, int]] = []
-    index = begin = 0
-    for number in range(count):
-        at = number * total // count
-        while at >= begin + sizes[index]:
-            index, begin = index + 1, begin + sizes[index]
-        if not is_compressed(files[index]):
-            places.append((index, at - begin, plain))
-        elif places and places[-1][0] == index:
-            places[-1] = (index, 0, places[-1][2] + compressed)
-        else:
-            places.append((index, 0, compressed))
-    ends = [max(later[0], place[0] + 1) for place, later in zip(places, places[1:], strict=False)] + [len(files)]
-    return [(index, end, start, budget) for (index, start, budget), end in zip(places, ends, strict=True)]
 
 
 def _hash(text: str) -> int:

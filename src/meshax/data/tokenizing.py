@@ -25,10 +25,10 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from ..errors import DataError
 from ..files import Lock, write_whole
-from .compression import stat
 from .left_out import LeftOut, show_left_out
+from .limits import Counter
 from .reading import PIECE
-from .text import Counter, Text
+from .text import Text
 from .tokens import FORMAT, MANIFEST, OFFSET, TokenFile
 from .vocabulary import Vocabulary
 
@@ -104,7 +104,7 @@ class _Writer:
         self.dtype = np.dtype("<u2" if vocabulary.size <= 1 << 16 else "<u4")
         self.tokens, self.offsets = folder / f"tokens-{key}.bin", folder / f"offsets-{key}.bin"
         self.progress = folder / f"progress-{key}.json"
-        self.sizes = np.cumsum([0, *(stat(file).st_size for file in text.files)])
+        self.sizes = np.cumsum([0, *(text.status(file)[0] for file in text.files)])
 
     def run(self, console: Console) -> None:
         (self.folder / MANIFEST).unlink(missing_ok=True)
@@ -239,7 +239,11 @@ class _Writer:
                 path.unlink(missing_ok=True)
 
     def _bytes_read(self, point: Point) -> int:
-        return int(self.sizes[point.file]) + point.position
+        """Returns how much of the files is read; where the limit is nearer than their end, as if that were the end."""
+        total, limit = int(self.sizes[-1]), self.text.limit
+        shares = [point.documents / limit.documents if limit.documents else 0.0]
+        shares += [point.bytes / limit.bytes if limit.bytes else 0.0]
+        return max(int(self.sizes[point.file]) + point.position, int(total * max(shares)))
 
     @staticmethod
     def _force(*files: Any) -> None:
@@ -263,8 +267,7 @@ def _key(text: Text, vocabulary: Vocabulary) -> str:
     parts = (FORMAT, PIECE, vocabulary.fingerprint, reading.per, reading.fields, reading.encoding, text.part)
     key = sha256(json.dumps((*parts, asdict(text.limit))).encode())
     for file in text.files:
-        status = stat(file)
-        key.update(json.dumps((file.name, status.st_size, status.st_mtime_ns)).encode())
+        key.update(json.dumps((file.name, *text.status(file))).encode())
     return key.hexdigest()[:16]
 
 
@@ -278,10 +281,8 @@ def _is_as_strict(errors: str, text: Text, is_whole: bool = True) -> bool:
 
 
 def _description(text: Text) -> dict[str, Any]:
-    files = [
-        {"path": str(file), "bytes": stat(file).st_size, "modified": stat(file).st_mtime_ns / 1e9}
-        for file in text.files[:_NAMED]
-    ]
+    named = [(file, *text.status(file)) for file in text.files[:_NAMED]]
+    files = [{"path": str(file), "bytes": size, "modified": time / 1e9} for file, size, time in named]
     limit = {f"max_{name}": value for name, value in asdict(text.limit).items()}
     return {**asdict(text.reading), "part": text.part, **limit, "num_files": len(text.files), "files": files}
 

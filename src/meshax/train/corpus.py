@@ -17,8 +17,9 @@ from rich.console import Console
 
 from ..data.bigram import Bigram
 from ..data.compression import stat
+from ..data.limits import Limit
 from ..data.stream import Batches, evaluation
-from ..data.text import Limit, Text, standard_library
+from ..data.text import Text, standard_library
 from ..data.tokenizing import NoDocumentsError, tokenize
 from ..data.tokens import TokenFile, Tokens
 from ..data.vocabulary import Vocabulary
