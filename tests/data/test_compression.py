@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow
 import pytest
 
-from meshax import DataError
 from meshax.data.compression import chunks, is_compressed, kind_of, pyarrow_for
 from meshax.data.left_out import FileError
+from meshax.extras import ExtraError
 from messages import pinned
 
 CONTENT = b"".join(b"%d %d\n" % (number, number * 7919 % 10007) for number in range(300_000))
@@ -66,21 +66,21 @@ def without_pyarrow():
 
     def failing(name, *rest):
         if name.startswith("pyarrow"):
-            raise ImportError(name)
+            raise ModuleNotFoundError(name, name=name)
         return importing(name, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(builtins, "__import__", failing)
-        pyarrow_for("reading Parquet")
+        pyarrow_for("Parquet files")
 
 
 test_messages = pinned(
     {
         "no pyarrow": (
-            DataError,
+            ExtraError,
             without_pyarrow,
             """
-            reading Parquet needs pyarrow.
+            Parquet files need pyarrow.
               fix: pip install 'meshax[parquet]'.
             """,
         ),

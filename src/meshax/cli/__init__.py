@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .. import interrupts
+from .. import __version__, interrupts
 
 if TYPE_CHECKING:
     from .options import Command
@@ -24,12 +24,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line, by default the process's own, and returns its exit status."""
     if argv is None:
         interrupts.end_on_signals()
+    argv = sys.argv[1:] if argv is None else list(argv)
+    if argv == ["--version"]:
+        print(f"meshax {__version__}")
+        return 0
     from .commands import parse_command  # not before signals are waited for: it takes a second
     from .options import UsageError
     from .words import words_for
 
     command: Command | None = None
-    argv = sys.argv[1:] if argv is None else list(argv)
     _show_everything()
     try:
         command = parse_command(argv)

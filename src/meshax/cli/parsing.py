@@ -14,7 +14,7 @@ from .options import Command, UsageError
 
 _ABOUT = """One tensor program, one layout line, every collective visible before any hardware is rented.
 
-meshax COMMAND --help explains a command, with an example.
+meshax COMMAND --help explains a command, with an example; meshax --version says which meshax this is.
 """
 Commands = Mapping[str, Any]  # a class, or further commands
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import DataError
+from ..extras import extra
 from .left_out import FileError
 
 _FIRST, _CHUNK = 1 << 13, 1 << 20  # bytes read at a time: a look at many files costs little, the rest is read fast
@@ -18,16 +18,14 @@ _FIRST, _CHUNK = 1 << 13, 1 << 20  # bytes read at a time: a look at many files 
 
 def pyarrow_for(what: str) -> Any:
     """Returns the library that some files need, or says how to get it."""
-    try:
+    with extra("parquet", what):
         import pyarrow
         import pyarrow.parquet
-    except ImportError:
-        raise DataError(f"{what} needs pyarrow.", fix="pip install 'meshax[parquet]'.") from None
     return pyarrow
 
 
 def _zstd(raw: Any) -> Any:
-    arrow = pyarrow_for("reading .zst files")
+    arrow = pyarrow_for(".zst files")
     return arrow.CompressedInputStream(arrow.PythonFile(raw, "r"), "zstd")
 
 

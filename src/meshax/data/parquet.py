@@ -22,7 +22,7 @@ def rows(path: Path, fields: Sequence[str], start: int = 0) -> Iterator[tuple[by
         fields: names of the column; the first that there is.
         start: a byte of the file: begins with the group of rows that is about there.
     """
-    arrow = pyarrow_for("reading Parquet")
+    arrow = pyarrow_for("Parquet files")
     size = stat(path).st_size
     with readable(path), open(path, "rb") as raw:
         try:

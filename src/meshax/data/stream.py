@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import grain
 import numpy as np
 
 from ..errors import ArgumentError, DataError
+from ..extras import extra
 from .mixture import Mixture
 from .packing import Batch, Windows
 from .tokens import TokenFile, Tokens
@@ -70,6 +70,8 @@ class Batches(Iterator[Batch]):
         }
         if len(files) > 1:
             self._identity |= {"tokens": [file.fingerprint for file in files], "weights": self._mixture.weights}
+        with extra("train", "batches"):
+            import grain
         orders = [grain.MapDataset.range(len(windows)) for windows in self._windows]
         orders = [order.shuffle(seed=seed + number) if shuffle else order for number, order in enumerate(orders)]
         self._orders = [order.repeat() for order in orders]

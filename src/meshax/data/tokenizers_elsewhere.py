@@ -6,11 +6,13 @@ The file has the tokens, and which of them are special, but not what they are fo
 
 import json
 from pathlib import Path
-from typing import Any
-
-from tokenizers import Tokenizer
+from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError
+from ..extras import extra
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _WORDS, _NUMBERS = "tokenizer_config.json", ("generation_config.json", "config.json")
 _USUAL_ENDS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<end>")
@@ -18,6 +20,8 @@ _USUAL_ENDS = ("</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<end>")
 
 def described(path: Path) -> str:
     """Returns a tokenizer, and the tokens that begin and end a document, as the text that `Vocabulary` is made of."""
+    with extra("train", "tokenizers from elsewhere"):
+        from tokenizers import Tokenizer
     try:
         text = path.read_text(encoding="utf-8")
         tokenizer = Tokenizer.from_str(text)
@@ -48,7 +52,7 @@ def described(path: Path) -> str:
     return json.dumps({"begin": end if begin is None else begin, "end": end, "tokenizer": json.loads(text)})
 
 
-def _special(folder: Path, tokenizer: Tokenizer, kind: str) -> int | None:
+def _special(folder: Path, tokenizer: "Tokenizer", kind: str) -> int | None:
     """Returns the number of the token that the files of a folder call so, if one does."""
     word = _table(folder / _WORDS).get(f"{kind}_token")
     word = word.get("content") if isinstance(word, dict) else word

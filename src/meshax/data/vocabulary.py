@@ -13,9 +13,8 @@ from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
 from ..errors import ArgumentError, DataError
+from ..extras import ExtraError, extra
 from ..files import write_whole
 from .text import Text
 
@@ -29,6 +28,9 @@ class Vocabulary:
     """The subwords, from the JSON text that describes them. Make one with `train` or `load`."""
 
     def __init__(self, description: str):
+        with extra("train", "vocabularies"):
+            from tokenizers import Tokenizer
+
         self._description = description
         if description.startswith(ELSEWHERE):  # a text that spells one of its special tokens means that token
             described = json.loads(description)
@@ -54,6 +56,9 @@ class Vocabulary:
                 rule=f"every byte is a token, and two tokens stand for no text: {_SMALLEST} at least.",
                 fix="32768 suits most texts, 4096 a few megabytes.",
             )
+        with extra("train", "vocabularies"):
+            from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
@@ -77,6 +82,8 @@ class Vocabulary:
                 values=f"{path}: {error.strerror}",
                 fix="name the file that Vocabulary.save wrote.",
             ) from None
+        except ExtraError:
+            raise
         except Exception as error:  # tokenizers raises no narrower class
             raise DataError(
                 "a file holds no vocabulary, or a damaged one.",

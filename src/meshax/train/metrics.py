@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
+from ..extras import extra
 from ..files import write_whole
 from .tracking import Tracker
 
@@ -25,7 +26,8 @@ class Metrics:
         self.rows = [row for row in read_metrics(self.path) if row["step"] <= from_step]
         with _told(self.path):
             write_whole(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
-        from tensorboardX import SummaryWriter  # slow to import
+        with extra("train", "events for TensorBoard"):
+            from tensorboardX import SummaryWriter  # slow to import
 
         self._events = SummaryWriter(str(directory / "events"), purge_step=from_step + 1 if from_step else None)
 
@@ -98,10 +100,11 @@ def draw_curve(rows: list[dict[str, Any]], path: Path, lines: dict[str, float], 
         lines: losses to compare with, by name.
         unit: what the loss is a mean over, one of it.
     """
-    import matplotlib
+    with extra("train", "pictures of the loss"):
+        import matplotlib
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=130, layout="constrained")
     for name, label in (("loss", "training"), ("eval_loss", "held out")):

@@ -16,11 +16,14 @@ from urllib.parse import quote
 
 import jax
 import numpy as np
-import tensorstore as ts
 from jax.sharding import Sharding
 
 from ...compat import Array
+from ...extras import extra
 from .stacks import Source
+
+with extra("train", "checkpoints"):
+    import tensorstore as ts
 
 Bounds = tuple[tuple[int, int], ...]  # the begin and the end of a block, for each dim
 
