@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import pty
 import random
 import re
 import signal
@@ -204,7 +203,7 @@ def check_whole(run):
 
 
 DRAW = random.Random(SEED)
-INSTANTS = sorted(round(DRAW.uniform(0, 20), 2) for _ in range(50))
+INSTANTS = sorted(round(DRAW.uniform(0, 20), 3) for _ in range(50))
 
 
 @pytest.mark.slow
@@ -219,6 +218,23 @@ def test_ctrl_c_at_a_random_instant_ends_a_run_cleanly(tmp_path, instant):
     seconds, _, err = send(process)
     check_whole(run)
     print(f"seed {SEED}, {instant} s: ended after {seconds:.2f} s, {err.splitlines()[-2:]}")
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("instant", sorted(round(DRAW.uniform(0, 30), 3) for _ in range(10)))
+def test_ctrl_c_while_a_run_compiles_and_trains(tmp_path, instant):
+    """However long it takes to come there."""
+    run = tmp_path / "run"
+    text = ["--data.text", write_text(tmp_path / "text"), "--mesh", "data:2 model:1", *SMALL]
+    process = start("train", *text, "--steps", 100_000, "--out", run)
+    wait_until(lambda: list(run.glob("tokens/held_out/manifest.json")), process)
+    time.sleep(instant)
+    seconds, _, err = send(process)
+    check_whole(run)
+    print(f"seed {SEED}, {instant} s: ended after {seconds:.2f} s, {err.splitlines()[-2:]}")
+    if "stopped at step" in err:
+        assert list(run.glob(f"checkpoints/*-step-{re.search('stopped at step ([0-9]+)', err)[1]}"))
 
 
 @pytest.mark.slow
@@ -301,7 +317,7 @@ def test_every_command_ends_cleanly(command, number):
     assert out == ""
 
 
-def test_the_processes_of_a_command_end_with_it(tmp_path):
+def test_the_processes_of_a_command_end_with_it():
     script = f"""{LATER}
 import subprocess
 from meshax.bench import beside
@@ -322,20 +338,20 @@ beside._answer("")
     assert not child.exists()
 
 
-def test_ctrl_c_at_a_terminal(tmp_path):
+def test_ctrl_c_at_a_terminal():
     """The key itself, and the cursor that a progress bar hides is there again."""
     script = (
         LATER + "from rich.progress import Progress\nwith Progress() as bar:\n    bar.add_task('x'); time.sleep(60)"
     )
-    pid, terminal = pty.fork()
-    if not pid:
-        os.execve(sys.executable, [sys.executable, "-c", script], {**os.environ, "PYTHONPATH": str(ROOT / "src")})
+    helper = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn([sys.executable, '-c', sys.argv[1]])))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", helper, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "TERM": "xterm"},
+    )  # fmt: skip
     seen = b""
     while b"?25l" not in seen:
-        seen += os.read(terminal, 1 << 12)
-    os.write(terminal, b"\x03")
-    with contextlib.suppress(OSError):  # the terminal is gone
-        while more := os.read(terminal, 1 << 12):
-            seen += more
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+        seen += os.read(process.stdout.fileno(), 1 << 12)
+    os.write(process.stdin.fileno(), b"\x03")
+    seen += process.communicate(timeout=60)[0]
+    assert process.returncode == 130
     assert seen.rindex(b"?25h") > seen.rindex(b"?25l") and seen.endswith(b"meshax: interrupted\r\n")

@@ -72,21 +72,12 @@ class Program(Generic[P, R]):
     ):  # fmt: skip
         self.fn: Callable[..., R] = fn
         self.setting = _setting(mesh, layout)
+        self.mesh, self.layout = self.setting.mesh, self.setting.layout
         self.donate = (donate,) if isinstance(donate, int) else tuple(donate)
         named = fn.func if isinstance(fn, partial) else fn
         self.__name__ = getattr(named, "__name__", type(named).__name__)
         self._jit = partial(jax.jit, donate_argnums=self.donate, compiler_options=dict(compiler_options or {}) or None)
         self._jitted = self._jit(self._call)
-
-    @property
-    def mesh(self) -> Mesh:
-        """The processors."""
-        return self.setting.mesh
-
-    @property
-    def layout(self) -> Layout:
-        """The rules."""
-        return self.setting.layout
 
     def __call__(self, *args: P.args, **named: P.kwargs) -> R:
         """Places the arguments on the mesh and runs."""
