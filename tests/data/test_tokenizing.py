@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from extent import some
 from meshax import DataError
 from meshax.data import END, Limit, Text, TokenFile, Vocabulary, tokenize, tokenizing
 from meshax.files import Lock
@@ -159,7 +160,7 @@ def test_a_run_that_met_a_wrong_byte_continues_when_it_is_to_be_replaced(text, m
         made(text)
 
 
-@pytest.mark.parametrize("after", [1, 40, 80])
+@pytest.mark.parametrize("after", some([1, 40, 80], 40))
 def test_what_is_left_out_is_counted_once_also_after_an_interruption(monkeypatch, small_batches, after):
     for number in range(0, 2000, 100):
         Path(f"text/{number:04}.txt").write_bytes(b"\xff\n".join(line.encode() for line in LINES[number : number + 9]))
@@ -178,7 +179,7 @@ def test_what_is_left_out_is_counted_once_also_after_an_interruption(monkeypatch
     assert made(text, folder="again").tokens.tolist() == tokens.tokens.tolist()
 
 
-@pytest.mark.parametrize("after", [None, 1, 30])
+@pytest.mark.parametrize("after", some([None, 1, 30], None, 30))
 def test_a_limit_is_kept_after_an_interruption_too(monkeypatch, small_batches, after):
     for limit in (Limit(documents=1500), Limit(bytes=40_001)):
         text = Text.find("text/*.txt", per="line", limit=limit)
