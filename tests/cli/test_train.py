@@ -161,6 +161,29 @@ def test_a_wrong_step(command, capsys):
     assert capsys.readouterr().err.startswith(wanted)
 
 
+def test_a_search_for_more_than_it_has(capsys):
+    assert main(["generate", "--beam", "2", "--nbest", "3", "--stop", "end"]) == 2
+    assert capsys.readouterr().err == (
+        "meshax: a search gives at most as many texts as it has beams, and no string stops it.\n"
+        "  values: 2 beams, the best 3, stop 'end'\n  fix: give more beams, or draw: --beam 0.\n"
+    )
+
+
+def test_two_kinds_of_prompts(capsys, tmp_path):
+    assert main(["generate", "--prompt", "a", "--prompts", "b"]) == 2
+    assert "there are prompts and a file of prompts." in capsys.readouterr().err
+    assert main(["generate", "--prompts", str(tmp_path / "none")]) == 2
+    assert "the prompts cannot be read.\n  values: " in capsys.readouterr().err
+    (tmp_path / "latin").write_bytes(b"th\xe9")
+    assert main(["generate", "--prompts", str(tmp_path / "latin")]) == 2
+    assert "the prompts are not UTF-8." in capsys.readouterr().err
+    (tmp_path / "empty").write_bytes(b"")
+    assert main(["generate", "--prompts", str(tmp_path / "empty")]) == 2
+    assert "there is no prompt." in capsys.readouterr().err
+    assert main(["score"]) == 2
+    assert "there is no text.\n  fix: give --text TEXT, or --texts FILE." in capsys.readouterr().err
+
+
 def test_a_wrong_draw_says_which():
     with pytest.raises(UsageError, match=r"^temperature is -1\.0\."):
         generate.Generate(temperature=-1.0).run()
@@ -213,6 +236,11 @@ def test_from_text_to_text(tmp_path, capsys, monkeypatch):
     again = answer(capsys, "generate", "--run", run, *options)["results"]
     pairs = [[(result["prompt"], result["outputs"][0]["text"]) for result in one] for one in (again, texts[::-1])]
     assert pairs[0] == pairs[1]
+
+    options = ["--prompt", "the cat", "a", "--tokens", "5", "--beam", "3", "--nbest", "2", "--mesh", "x:1"]
+    searched = answer(capsys, "generate", "--run", run, *options, "--layout", "none")["results"]
+    assert [len(result["outputs"]) for result in searched] == [2, 2]
+    assert all(result["outputs"][0]["score"] >= result["outputs"][1]["score"] for result in searched)
 
     (first,) = answer(capsys, "score", "--run", run, "--text", "the cat sat")["results"]
     assert first["text"] == "the cat sat" and first["log_probability"] < 0 and len(first["tokens"]) > 1

@@ -103,8 +103,8 @@ def test_one_program_for_all_lengths_of_a_bucket():
     one = engine(places=72, page=72)
     written = list(one.generate([Request(prompt(34 + length % 32), 4) for length in range(50)]))
     assert len(written) == 50 and {len(text.tokens) for text in written} == {4}
-    assert sorted(kind for kind, _ in one._programs) == ["cache", "fill", "step"]
-    assert [program._jitted._cache_size() for program in one._programs.values()] == [1, 1, 1]
+    programs = [*one.room.filling.values(), *one.steps.values()]
+    assert [program._jitted._cache_size() for program in programs] == [1, 1]
 
 
 @pytest.fixture(scope="module")
@@ -165,9 +165,7 @@ def test_what_does_not_fit():
 def test_what_a_step_sends():
     """Model parallel: the activations of a token for each part of a layer and the embedding; numbers for the choice."""
     one = engine("heads", slots=2)
-    one.submit(REQUESTS[0])
-    one._admit()
-    report = one._program("step", 1).explain(one.model, one._cache, one._state)
+    report = one.explain()
     sent = Counter()
     for record in report.collectives:
         sent[record.kind, record.axes, record.bytes] += record.count

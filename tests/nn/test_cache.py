@@ -6,6 +6,7 @@ import pytest
 
 import meshax as mx
 from extent import some
+from meshax.errors import ArgumentError
 from meshax.models.decoder import Decoder, DecoderConfig
 from meshax.nn.cache import KeyValues, Stepping, positions_held
 
@@ -57,8 +58,8 @@ def arguments():
     return [mx.tensor(array, dims) for array, dims in named]
 
 
-def make(kind):
-    return Decoder.init(jax.random.key(0), DecoderConfig(**SIZES, **KINDS[kind], max_length=LENGTH))
+def make(kind, max_length=LENGTH):
+    return Decoder.init(jax.random.key(0), DecoderConfig(**SIZES, **KINDS[kind], max_length=max_length))
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +93,13 @@ def test_with_the_cache_equals_without_it(case, without_cache):
 def test_only_the_window_is_kept():
     cache = make("window").empty_cache((batch,), 100, 2)
     assert cache.keys.dims == mx.dims("layers:3 batch:3 heads:4 pages:2 memory:2 d_kv:6")
-    cache = make("window, unrolled").empty_cache((batch,), 100, 4)
+    cache = make("window, unrolled", 100).empty_cache((batch,), 100, 4)
     assert len(cache) == 3 and cache[0].values.dims == mx.dims("batch:3 kv_heads:2 pages:2 memory:4 d_kv:6")
+
+
+def test_no_cache_is_longer_than_there_are_positions():
+    with pytest.raises(ArgumentError, match=r"^there are 13 learned positions, for 14 tokens\."):
+        make("learned").empty_cache((batch,), 14, 4)
 
 
 def test_positions_held():

@@ -12,7 +12,7 @@ from .written import OnTrained, Restored, check_encodable, read_lines
 if TYPE_CHECKING:
     from ..decode import Request
 
-_SLOTS = 8
+_SLOTS, _PAGE = 8, 128
 
 
 @dataclass(kw_only=True)
@@ -38,6 +38,11 @@ class Generate(OnTrained):
     stop: Annotated[
         tuple[str, ...], arg(metavar="TEXT ...", help="Strings that end a text.", help_behavior_hint="")
     ] = ()
+    beam: Annotated[int, arg(metavar="B", help="Search with so many beams in place of drawing; 0: draw.")] = 0
+    length_penalty: Annotated[float, arg(metavar="A", help="Of a search: the exponent; 0: lengths do not count.")] = 0.6
+    length_penalty_by: Annotated[
+        str, arg(metavar="NAME", help="Of a search: paper, ((5+n)/6)^A, or power, n^A, for n tokens.")
+    ] = "paper"
     nbest: Annotated[int, arg(metavar="N", help="How many texts for each beginning, the likeliest first.")] = 1
     seed: Annotated[int, arg(metavar="N", help="Chooses the draws.")] = 0
     slots: Annotated[int, arg(metavar="N", help="How many texts to write at once.")] = _SLOTS
@@ -46,11 +51,17 @@ class Generate(OnTrained):
         """Restores and writes; after Ctrl-C what is done is printed."""
         prompts = self._prompts()
         self._request((0,), self.seed, 0)
-        for name in ("nbest", "slots"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}.", fix="give a number, 1 or more.")
+        for name, least in (("nbest", 1), ("slots", 1), ("beam", 0)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} is {getattr(self, name)}.", fix=f"give a number, {least} or more.")
+        if self.beam and (self.nbest > self.beam or self.stop):
+            raise UsageError(
+                "a search gives at most as many texts as it has beams, and no string stops it.",
+                values=f"{self.beam} beams, the best {self.nbest}" + (f", stop {self.stop[0]!r}" if self.stop else ""),
+                fix="give more beams, or draw: --beam 0.",
+            )
         results: list[dict[str, Any]] = []
-        streams = len(prompts) == self.nbest == 1 and not self.json and not self.stop
+        streams = len(prompts) == self.nbest == 1 and not self.json and not self.stop and not self.beam
         try:
             with self.restored() as run:
                 if self.json:
@@ -67,28 +78,41 @@ class Generate(OnTrained):
         """Yields what is written for each prompt, in their order."""
         from rich.progress import track
 
+        encoded = [(run.words.begin, *tokens) for tokens in run.words.encode_batch(prompts)]
+        texts = (
+            self._searched(run, encoded) if self.beam else self._drawn(run, encoded, prompts[0] if streams else None)
+        )
+        every = zip(prompts, texts, strict=True)
+        for prompt, outputs in track(
+            every, "writing", len(prompts), console=run.console, disable=not self.prompts, auto_refresh=False
+        ):
+            run.work.check()
+            yield {"prompt": prompt, "outputs": outputs}
+
+    def _drawn(
+        self, run: Restored, encoded: list[tuple[int, ...]], shown: str | None
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yields the texts drawn for each prompt; where one is shown as it comes, the prompt is first."""
         from ..decode import Engine
 
-        encoded = [(run.words.begin, *tokens) for tokens in run.words.encode_batch(prompts)]
         places = max(map(len, encoded)) + self.tokens
         engine = Engine(
-            run.model, run.mesh, run.layout, slots=min(self.slots, len(prompts) * self.nbest), places=places,
-            page=min(128, places), decode=run.words.decode,
+            run.model, run.mesh, run.layout, slots=min(self.slots, len(encoded) * self.nbest), places=places,
+            page=min(_PAGE, places), decode=run.words.decode,
         )  # fmt: skip
         numbers = [
             [engine.submit(self._request(tokens, self.seed + i, run.words.end)) for i in range(self.nbest)]
             for tokens in encoded
         ]
+        if shown is not None:
+            print(shown, end="", flush=True)
+            shown = ""
         done: dict[int, Any] = {}
-        if streams:
-            print(prompts[0], end="", flush=True)
-        shown = ""
-        every = list(zip(zip(prompts, numbers, strict=True), encoded, strict=True))
-        for (prompt, own), start in track(every, "writing", console=run.console, disable=not self.prompts):
+        for own, start in zip(numbers, encoded, strict=True):
             while not all(number in done for number in own):
                 run.work.check()
                 for number, written in engine.turn():
-                    if streams:
+                    if shown is not None:
                         shown = _print_on(run.words.decode(written.tokens, start), shown, bool(written.ended_by))
                     if written.ended_by:
                         done[number] = written
@@ -100,9 +124,26 @@ class Generate(OnTrained):
                 }
                 for written in (done.pop(number) for number in own)
             ]
-            yield {"prompt": prompt, "outputs": sorted(outputs, key=lambda output: -output["score"])}
-        if streams and not shown.endswith("\n"):
+            yield sorted(outputs, key=lambda output: -output["score"])
+        if shown is not None and not shown.endswith("\n"):
             print()
+
+    def _searched(self, run: Restored, encoded: list[tuple[int, ...]]) -> Iterator[list[dict[str, Any]]]:
+        """Yields the best texts found for each prompt."""
+        from ..decode.beams import BeamSearch
+
+        places = max(map(len, encoded)) + self.tokens
+        with usage():
+            search = BeamSearch(
+                run.model, run.mesh, run.layout, beams=self.beam, length_penalty=self.length_penalty_by,
+                alpha=self.length_penalty, slots=min(self.slots, len(encoded)), places=places, page=min(_PAGE, places),
+            )  # fmt: skip
+        requests = [self._request(tokens, self.seed, run.words.end) for tokens in encoded]
+        for start, texts in zip(encoded, search.search(requests), strict=True):
+            yield [
+                {"text": run.words.decode(text.tokens, start), "tokens": text.tokens, "score": text.score}
+                for text in texts[: self.nbest]
+            ]
 
     def _show(self, result: dict[str, Any], is_first: bool) -> None:
         if not is_first:

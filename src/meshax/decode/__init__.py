@@ -1,6 +1,7 @@
 """Making text with a model."""
 
+from .beams import BeamSearch, Hypothesis
 from .engine import Engine
 from .requests import Request, Written
 
-__all__ = ["Engine", "Request", "Written"]
+__all__ = ["BeamSearch", "Engine", "Hypothesis", "Request", "Written"]

@@ -2,8 +2,7 @@
 
 A prompt is read whole (`prefill`) into a free slot. Then all slots go on together, a chunk of tokens in one program; a
 text that ends frees its slot at the end of the chunk for the next prompt. There are few programs: one for each size of
-prompts (powers of two), and one for each number of pages that a step reads, likewise. The last token of a prompt is not
-part of the prefill: it is the first that a step takes, so tokens are chosen in one place only.
+prompts (powers of two), and one for each number of pages that a step reads, likewise.
 
     engine = Engine(model, mesh, layout, slots=8, places=1024)
     for written in engine.generate([Request(prompt) for prompt in prompts]):
@@ -12,8 +11,8 @@ part of the prefill: it is the first that a step takes, so tokens are chosen in 
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -24,16 +23,15 @@ from ..errors import ArgumentError
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
 from ..models.contract import LanguageModel
-from ..ops import gather, scan, transpose, where
-from ..program import Program, put, spmd
-from ..tensors import Tensor, is_tensor, tensor
+from ..ops import scan, where
+from ..program import Program, spmd
 from .choosing import choose, is_among, log_probability, with_token
 from .requests import Request, Written
-from .rereading import caching
-from .slots import Slot, power_of_two, state_of, wishes_of
+from .room import Room
+from .slots import Slot, state_of, wishes_of
 
-_SMALLEST_BUCKET = 16
-_NOT_OF_A_STEP = ("length", "positions")  # a step has one token of each text: there is nothing to split
+if TYPE_CHECKING:
+    from ..plan.explain.report import Report
 
 
 class Engine:
@@ -63,23 +61,15 @@ class Engine:
             chunk: how many tokens are written before the engine looks at them.
             decode: makes text of tokens that come after others, where strings may stop a text.
         """
-        self.layout = layout if isinstance(layout, Layout) else Layout(layout)
-        self.mesh, self.places, self.page, self.chunk, self.decode = mesh, places, page, Dim("chunk", chunk), decode
-        self.model = put(caching(model), mesh, self.layout)
-        self.batch = Dim("batch", slots)
+        self.batch, self.chunk, self.decode = Dim("batch", slots), Dim("chunk", chunk), decode
+        self.room = Room(model, mesh, layout, (self.batch,), places, page)
         self._slots: list[Slot | None] = [None] * slots
         self._waiting: deque[Slot] = deque()
         self._count = 0
         self._asked: set[str] = set()  # of wishes, by any request so far: the others cost nothing
-        self._programs: dict[Any, Program[..., Any]] = {}
+        self.steps: dict[int, Program[..., Any]] = {}  # for each number of pages that they read
         self._state: Any = None  # what the slots hold on the devices; None: to be made from what we know of them
         self._cache: Any = None
-
-    @cached_property
-    def vocab(self) -> Dim:
-        """The dim of the tokens."""
-        one = tensor(np.zeros((1, 1), np.int32), "batch length")
-        return jax.eval_shape(lambda model, tokens: model(tokens), self.model, one).dim("vocab")
 
     @property
     def is_busy(self) -> bool:
@@ -88,18 +78,7 @@ class Engine:
 
     def submit(self, request: Request) -> int:
         """Takes a request, and returns its number."""
-        room = self.places - len(request.prompt)
-        if room < request.tokens:
-            raise ArgumentError(
-                f"a text of {len(request.prompt)} tokens and {request.tokens} more does not fit.",
-                values=f"{self.places} places",
-                fix="give the engine more places, or ask for fewer tokens.",
-            )
-        tokens = (*request.prompt, *request.banned, *request.forced)
-        if wrong := [token for token in tokens if not 0 <= token < self.vocab.size]:
-            raise ArgumentError(
-                f"there is no token {wrong[0]}.", values=f"{self.vocab.size} tokens", fix="encode with its vocabulary."
-            )
+        self.room.check(request)
         if request.stop_strings and self.decode is None:
             raise ArgumentError(
                 "strings can stop a text only where tokens can be read.", fix="give the engine decode=."
@@ -115,11 +94,19 @@ class Engine:
         active = [slot for slot in self._slots if slot is not None]
         if not active:
             return done
-        reach = max(len(slot.text) for slot in active) + self.chunk.size - 1
-        self._cache, self._state, tokens, likely = self._program("step", power_of_two(-(-reach // self.page)))(
-            self.model, self._cache, self._state
-        )
+        step = self._step(max(len(slot.text) for slot in active))
+        self._cache, self._state, tokens, likely = step(self.room.model, self._cache, self._state)
         return done + self._collect(tokens.numpy(), likely.numpy())
+
+    def explain(self, length: int = 0) -> "Report":
+        """Says what writing a chunk of tokens does and sends, for texts of some length and what was asked for so far.
+
+        Args:
+            length: of the longest text; by default the room there is.
+        """
+        cache = jax.eval_shape(lambda: self.room.model.empty_cache(self.room.slots, self.room.places, self.room.page))
+        state = state_of([None] * self.batch.size, self.batch, self.room.vocab, self._asked)
+        return self._step(length or self.room.places).explain(self.room.model, cache, state)
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Written]:
         """Yields what is written for each request, in their order, as soon as it and all before are done."""
@@ -138,48 +125,22 @@ class Engine:
                 self._slots[i], self._state = None, None
 
     def _admit(self) -> list[tuple[int, Written]]:
-        """Reads waiting prompts into free slots, as many at once as the layout splits a batch into."""
-        done, free = [], deque(i for i, slot in enumerate(self._slots) if slot is None)
+        """Reads waiting prompts into free slots."""
+        done, prompts = [], {}
+        free = deque(i for i, slot in enumerate(self._slots) if slot is None)
         while self._waiting and free:
-            group: dict[int, Slot] = {}
-            while self._waiting and free and len(group) < self._prompts.size:
-                slot = self._waiting.popleft()
-                if not slot.request.tokens:
-                    slot.written.ended_by = "length"
-                    done.append((slot.number, slot.written))
-                    continue
-                group[free.popleft()] = slot
-            if group:
-                self._fill(group)
-        if self._state is None:
-            self._state = state_of(self._slots, self.batch, self.vocab, self._asked)
+            slot = self._waiting.popleft()
+            if not slot.request.tokens:
+                slot.written.ended_by = "length"
+                done.append((slot.number, slot.written))
+                continue
+            self._slots[free[0]] = slot
+            prompts[free.popleft()] = slot.request.prompt
+        if prompts:
+            self._cache = self.room.fill(self.room.empty() if self._cache is None else self._cache, prompts)
+        if prompts or self._state is None:
+            self._state = state_of(self._slots, self.batch, self.room.vocab, self._asked)
         return done
-
-    @property
-    def _prompts(self) -> Dim:
-        split = self.mesh.count(dict(self.layout.rules).get("batch", ()))
-        return Dim("batch", min(split, self.batch.size))
-
-    def _fill(self, group: dict[int, Slot]) -> None:
-        longest = max(len(slot.request.prompt) - 1 for slot in group.values())
-        length = min(max(power_of_two(longest), _SMALLEST_BUCKET), self.places)
-        tokens = np.zeros((self._prompts.size, length), np.int32)
-        lengths = np.zeros(self._prompts.size, np.int32)
-        source = np.full(self.batch.size, -1, np.int32)
-        for row, (i, slot) in enumerate(group.items()):
-            beginning = slot.request.prompt[:-1]
-            tokens[row, : len(beginning)], lengths[row], source[i] = beginning, len(beginning), row
-            self._slots[i] = slot
-        if self._cache is None:
-            self._cache = self._program("cache", None)(self.model)
-        self._cache = self._program("fill", length)(
-            self.model,
-            self._cache,
-            tensor(tokens, (self._prompts, Dim("length", length))),
-            tensor(lengths, (self._prompts,)),
-            tensor(source, (self.batch,)),
-        )
-        self._state = None
 
     def _collect(self, tokens: np.ndarray, likely: np.ndarray) -> list[tuple[int, Written]]:
         """Takes in what a chunk has written: [chunk, slots], -1 where a text had ended."""
@@ -205,37 +166,16 @@ class Engine:
             news.append((slot.number, written))
         return news
 
+    def _step(self, length: int) -> Program[..., Any]:
+        """Returns the program that writes a chunk, where no text is longer than this before it."""
+        pages = self.room.pages(min(length + self.chunk.size - 1, self.room.places))
+        if pages not in self.steps:
+            self.steps[pages] = spmd(self._stepped(pages), self.room.mesh, self.room.layout_of_a_step, donate=(1, 2))
+        return self.steps[pages]
+
     def _text(self, tokens: list[int], after: Sequence[int]) -> str:
         assert self.decode is not None
         return self.decode(tokens, after)
-
-    def _program(self, kind: str, size: Any) -> Program[..., Any]:
-        """Returns the program of a kind, one for each size."""
-        if (kind, size) not in self._programs:
-            rules = {dim: axes for dim, axes in self.layout.rules if dim not in _NOT_OF_A_STEP}
-            of_a_step = Layout(rules, dict(self.layout.params), dict(self.layout.optimizer))
-            program: Program[..., Any]
-            if kind == "cache":
-                program = spmd(self._emptied, self.mesh, of_a_step)
-            elif kind == "fill":
-                program = spmd(self._filled, self.mesh, self.layout, donate=1)
-            else:
-                program = spmd(self._stepped(size), self.mesh, of_a_step, donate=(1, 2))
-            self._programs[kind, size] = program
-        return self._programs[kind, size]
-
-    def _emptied(self, model: Any) -> Any:
-        return model.empty_cache((self.batch,), self.places, self.page)
-
-    def _filled(self, model: Any, cache: Any, tokens: Tensor, lengths: Tensor, source: Tensor) -> Any:
-        """Returns the cache with the beginnings of some texts in some slots: `source` says which, -1 for none."""
-        fresh = model.prefill(tokens, lengths, model.empty_cache((self._prompts,), self.places, self.page))
-
-        def insert(old: Tensor, new: Tensor) -> Tensor:
-            rows = gather(new.rename(batch="prompts"), source, "prompts")
-            return where(source >= 0, transpose(rows, old.dims), old)
-
-        return jax.tree.map(insert, cache, fresh, is_leaf=is_tensor)
 
     def _stepped(self, num_pages: int) -> Callable[..., Any]:
         def steps(model: Any, cache: Any, state: Any) -> Any:

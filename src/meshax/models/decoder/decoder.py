@@ -244,6 +244,7 @@ class Decoder(eqx.Module):
 
     def empty_cache(self, slots: Dims, places: int, page: int) -> Any:
         """Makes room for the keys and values of texts; where layers see only a window, for that of the window."""
+        self._check_length(places)
         config, is_stack = self.config, not isinstance(self.layers, tuple)
         d = config.dims()
         heads = head_dims(d["heads"], config.kv_heads)[1]
@@ -291,13 +292,16 @@ class Decoder(eqx.Module):
         if config.positions == "sinusoidal":
             x = x + sinusoidal(at, Dim("d_model", config.d_model)).astype(x.dtype)
         elif self.learned is not None:
-            if (length := tokens.dim("length").size) > config.max_length:
-                raise ArgumentError(
-                    f"there are {config.max_length} learned positions, for {length} tokens.",
-                    fix="choose a greater max_length, or shorter examples.",
-                )
+            self._check_length(tokens.dim("length").size)
             x = x + self.learned(at, config.dtype)
         return x
+
+    def _check_length(self, length: int) -> None:
+        if self.learned is not None and length > self.config.max_length:
+            raise ArgumentError(
+                f"there are {self.config.max_length} learned positions, for {length} tokens.",
+                fix="choose a greater max_length, or shorter examples.",
+            )
 
     def _predicted(self, x: Tensor) -> Tensor:
         """Returns the logits at the end of the stream."""
