@@ -65,6 +65,7 @@ OF_SEVERAL_MODULES = {
     "docs": "the documents",
     "from_scratch": "docs/from_scratch.py",
     "language": "docs/language.md",
+    "log_page": "docs/logs.md",
     "mesh_tensorflow_behaviour": "what Mesh-TensorFlow does, and we too",
 }
 

@@ -194,7 +194,7 @@ def shown_failures():
         for block in blocks_of(document, "console"):
             commands = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
             shown = [line for line in block.text.splitlines() if not line.startswith("$ ")]
-            if commands and commands[-1].startswith("meshax train ") and shown[0].startswith("meshax: "):
+            if commands and commands[-1].startswith("meshax train ") and "".join(shown).startswith("meshax: "):
                 yield pytest.param(commands, shown, id=f"{document.name}:{block.line}")
 
 

@@ -112,7 +112,7 @@ def read_options(path: Path, kind: type[T]) -> T:
         raise ArgumentError(
             f"{path.name!r} cannot be read as a configuration.",
             values=f"{path}: {getattr(error, 'strerror', None) or error}",
-            fix="name a TOML or JSON file, such as the config.json of a run.",
+            fix="name a TOML or JSON file, such as the config.toml of a run.",
         ) from error
     return _parsed(kind, {name: value for name, value in data.items() if name not in RECORD}, path.name)
 
