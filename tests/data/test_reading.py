@@ -218,6 +218,20 @@ def test_json_files_have_lines_if_they_are_asked_to(tmp_path):
     assert len(joined(Reading().pieces(path))) == 1
 
 
+ARRAY = '[{"text": "word"}' + ', {"text": "word"}' * 10**5 + "]"
+
+
+@pytest.mark.parametrize("content", [ARRAY, '{"text": "' + "word " * 10**6], ids=["an array", "no end"])
+def test_a_line_of_json_without_end_takes_no_memory_without_end(tmp_path, monkeypatch, content):
+    """Such as all records in one array: the file is named wrongly. It is read a million bytes at a time."""
+    monkeypatch.setattr("meshax.data.reading._LONGEST_RECORD", 10**5)
+    path, left_out = written(tmp_path, "a.jsonl", f'{content}\n{{"text": "good"}}\n{content}'), LeftOut("skip")
+    assert joined(Reading(errors="skip").pieces(path, left_out=left_out)) == ["good"]
+    assert left_out.counts == {"not JSON": (2, f"{path}, line 1: it is longer than 100,000 characters")}
+    with pytest.raises(DataError, match="a.jsonl, line 1: it is longer than 100,000 characters"):
+        list(Reading().pieces(path))
+
+
 def test_a_long_line_with_a_wrong_byte_is_left_out(tmp_path):
     path = written(tmp_path, "a.txt", b"word " * 100_000 + b"\xff\ngood")
     assert joined(Reading(per="line", errors="skip").pieces(path)) == ["good"]

@@ -1,6 +1,8 @@
 """The stream of batches: the same for every number of processes, and after every interruption."""
 
 import json
+import subprocess
+import sys
 from itertools import islice
 
 import numpy as np
@@ -146,6 +148,36 @@ def test_a_mixture_is_exact_after_every_example(sources):
             part.restore(middle)
         for step in range(217, 260):
             assert np.array_equal(np.concatenate([next(part)["targets"] for part in parts]), seen[step])
+
+
+PART = """
+import json, sys
+from meshax.data import Batches, TokenFile
+folders, options, state, steps = json.load(sys.stdin)
+batches = Batches([TokenFile(folder) for folder in folders], **options)
+if state:
+    batches.restore(state)
+print(json.dumps([next(batches)["targets"].tolist() for _ in range(steps)]))
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("count", [1, 2])
+def test_processes_of_their_own_read_the_parts_of_a_mixture(sources, count):
+    options = {"length": LENGTH, "batch": 4, "weights": WEIGHTS}
+    whole = Batches(sources, **options)
+    for _ in range(7):
+        next(whole)
+    state, folders = whole.state(), [str(source.folder) for source in sources]
+    parts = []
+    for index in range(count):
+        words = [folders, {**options, "process_index": index, "process_count": count}, state, 5]
+        done = subprocess.run(
+            [sys.executable, "-c", PART], input=json.dumps(words), capture_output=True, text=True, check=True
+        )
+        parts.append(json.loads(done.stdout))
+    for step in range(5):
+        assert [row for part in parts for row in part[step]] == next(whole)["targets"].tolist()
 
 
 def test_each_source_of_a_mixture_has_passes_of_its_own(sources):

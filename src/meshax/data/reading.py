@@ -27,6 +27,7 @@ PIECE = 1 << 16  # characters: small enough for the pieces of one batch to occup
 _HANDLERS = {"strict": "strict", "replace": "replace", "skip": "surrogateescape"}
 _ESCAPED = re.compile("[\udc80-\udcff]")  # bytes that the last of these could not decode
 _JUDGED = 1 << 24  # characters of a line that are read before it is decided whether it can be decoded
+_LONGEST_RECORD = 1 << 28  # characters of a line of JSON: what is longer is a file of another kind
 _LOOKED_AT = 100  # records, one of which has to have the field
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32", codecs.BOM_UTF16_LE: "utf-16",
@@ -194,29 +195,37 @@ class Reading:
 
     def _records(self, path: Path, start: int, left_out: LeftOut) -> Iterator[Record]:
         """Yields the records of a file, each with its place."""
-        after = f" after byte {start:,}" if start else ""
         if is_parquet(path):
             for value, number, position in parquet.rows(path, self.fields, start):
                 yield {self.fields[0]: value}, f"{path}, row {number:,}", position
             return
-        for number, (line, _, position) in enumerate(_lines(self._texts(path, start)), 1):
-            if not line.strip():
-                continue
+        after = f" after byte {start:,}" if start else ""
+        number, begins = 1, True
+        for line, is_last, position in _lines(self._texts(path, start), _LONGEST_RECORD):
             where = f"{path}, line {number:,}{after}"
-            if self.errors == "skip" and _ESCAPED.search(line):
-                left_out.takes("undecodable", where)
-                continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                if left_out.takes("not JSON", f"{where}: {error}"):
-                    continue
-                raise DataError(
-                    "a line is not JSON.",
-                    values=f"{where}: {error}",
-                    fix='correct or remove it, or leave such lines out: errors="skip".',
-                ) from None
-            yield record, where, position
+            if begins and line.strip():
+                try:
+                    record = self._parsed(line, is_last)
+                except UnicodeError:
+                    left_out.takes("undecodable", where)
+                except (ValueError, RecursionError) as error:
+                    if not left_out.takes("not JSON", f"{where}: {error}"):
+                        raise DataError(
+                            "a line is not JSON.",
+                            values=f"{where}: {error}",
+                            fix='correct or remove it, or leave such lines out: errors="skip".',
+                        ) from None
+                else:
+                    yield record, where, position
+            number, begins = number + is_last, is_last
+
+    def _parsed(self, line: str, is_whole: bool) -> Any:
+        """Returns the record of a line of JSON."""
+        if not is_whole:
+            raise ValueError(f"it is longer than {_LONGEST_RECORD:,} characters")
+        if self.errors == "skip" and _ESCAPED.search(line):
+            raise UnicodeError
+        return json.loads(line)
 
     def _documents(self, path: Path, start: int, left_out: LeftOut) -> Iterator[Part]:
         """Yields the texts of the records of a file."""
