@@ -6,7 +6,9 @@ from .bench_step import BenchStep
 from .calibrate import Calibrate
 from .evaluate import Evaluate
 from .explain import Explain
+from .export_weights import ExportWeights
 from .generate import Generate
+from .import_weights import ImportWeights
 from .layout import FindLayout
 from .options import Command
 from .parsing import parse
@@ -20,6 +22,8 @@ _COMMANDS = {
     "eval": Evaluate,
     "generate": Generate,
     "score": Score,
+    "import": ImportWeights,
+    "export": ExportWeights,
     "presets": Presets,
     "explain": Explain,
     "plan": MakePlan,

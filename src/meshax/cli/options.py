@@ -6,8 +6,8 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from tyro.conf import Positional, arg
 
@@ -87,6 +87,15 @@ class OnProgram(Reporting):
             help_behavior_hint="",
         ),
     ] = ""
+    run_: Annotated[
+        str,
+        arg(
+            name="run",
+            metavar="DIR",
+            help="In place of a target: the training step of a run that was trained or imported.",
+            help_behavior_hint="",
+        ),
+    ] = ""
     model: ModelGroup = field(default_factory=ModelOptions)
     batch: Annotated[
         int, arg(metavar="N", help="Examples in a step of a preset.", help_behavior_hint="(default: the preset's)")
@@ -103,15 +112,22 @@ class OnProgram(Reporting):
 
     def __post_init__(self) -> None:
         """Raises unless a program is named, and once."""
-        if bool(self.target) == bool(self.preset):
+        if sum(map(bool, (self.target, self.preset, self.run_))) != 1:
             raise UsageError(
-                "a target or a preset: one of the two.", fix="write FILE.py:FUNCTION, or --preset lm-1.28b."
+                "a target, a preset or a run: one of the three.",
+                fix="write FILE.py:FUNCTION, --preset lm-1.28b, or --run runs/tiny.",
             )
 
     def preset_step(self) -> dict[str, Any]:
-        """Returns what the step of a preset is made from: what `preset_target` takes."""
-        sizes = {"batch": self.batch, "length": self.length}
-        return {"name": self.preset, "model": given_fields(self.model), "sizes": sizes}
+        """Returns what the step of a preset, or of a run, is made from: what `preset_target` takes."""
+        sizes, model, name = {"batch": self.batch, "length": self.length}, given_fields(self.model), self.preset
+        if self.run_:
+            from ..train.config import run_config
+
+            config = run_config(self.run_)
+            name, model = config.preset, asdict(cast(Any, config.model())) | model
+            sizes = config.sizes() | {one: size for one, size in sizes.items() if size}
+        return {"name": name, "model": model, "sizes": sizes}
 
     def check_program(self) -> None:
         """Raises if there can be no such program, or mesh."""
@@ -124,10 +140,10 @@ class OnProgram(Reporting):
                 "--model.*, --batch and --length are of a preset's step.", fix="name a --preset, or change the target."
             )
         with usage():
-            if self.preset:
-                check_preset_step(**self.preset_step())
-            else:
+            if self.target:
                 check_target(self.target)
+            else:
+                check_preset_step(**self.preset_step())
             if self.mesh:
                 Mesh(self.mesh, abstract=True)
 
@@ -140,7 +156,7 @@ class OnProgram(Reporting):
 
         self.check_program()
         jax.config.update("jax_platforms", "cpu")
-        return preset_target(**self.preset_step()) if self.preset else load_target(self.target)
+        return load_target(self.target) if self.target else preset_target(**self.preset_step())
 
 
 @dataclass(kw_only=True)

@@ -48,8 +48,8 @@ class MakePlan(OnLaidOut):
                 check_size(topology, Mesh(self.mesh, abstract=True))
         if topology != CPU:
             check_compiler()
-        module = {"module": "meshax.train.preset_steps"} if self.preset else {}
-        target = json.dumps(self.preset_step()) if self.preset else self.target
+        module = {} if self.target else {"module": "meshax.train.preset_steps"}
+        target = self.target or json.dumps(self.preset_step())
         request = {"target": target, "topology": topology, "mesh": self.mesh, "layout": self.layout}
         request |= {"params": self.param_layout, "optimizer": self.optimizer_layout, "html": self.html}
         columns = (SpinnerColumn(finished_text="-"), TextColumn("{task.description}"), TimeElapsedColumn())

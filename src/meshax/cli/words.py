@@ -16,6 +16,7 @@ from ..train.text_options import DataOptions
 from .options import Command, OnProgram, UsageError
 
 SPELLINGS = {
+    "or name one: tokenizer=.": "or name one: --tokenizer FILE.",
     'write for example mx.Mesh("rows:2 cols:4").': 'write for example "rows:2 cols:4".',
     'write for example mx.Layout("batch:rows hidden:cols").': 'write for example "batch:rows hidden:cols".',
     "; or use abstract=True.": ".",

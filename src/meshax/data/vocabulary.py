@@ -98,6 +98,14 @@ class Vocabulary:
 
         return cls(described(Path(path)))
 
+    def elsewhere(self) -> tuple[str, dict[str, str | None]]:
+        """Returns the vocabulary as a `tokenizer.json`, and what its special tokens are called."""
+        ids = {"bos_token": self.begin, "eos_token": self.end}
+        names = {kind: self._tokenizer.id_to_token(number) for kind, number in ids.items()}
+        if self._description.startswith(ELSEWHERE):
+            return json.dumps(json.loads(self._description)["tokenizer"], ensure_ascii=False), names
+        return self._description, names | {"pad_token": _SPECIAL[PAD]}
+
     def save(self, path: str | Path) -> None:
         """Writes the vocabulary into a file; one of that name is replaced, at once and whole."""
         write_whole(Path(path), self._description.encode())

@@ -33,7 +33,7 @@ from .options import CONFIG, read_options
 from .profiling import Profile
 from .progress import Display
 from .record import record_start
-from .starting import CHECKPOINTS, state_from, weights_of
+from .starting import CHECKPOINTS, IMPORTED, Weights, state_from, weights_of
 from .step import TrainState, compiler_options, evaluation_step, init_state, make_train_step
 from .step_memory import check_memory, fitted, step_and_shapes
 from .text_options import TextOptions
@@ -71,7 +71,7 @@ class Run:
         """Raises if the directory holds a run of another model."""
         path, here = self.directory / CONFIG, _identity(self.config)
         there = _identity(run_config(self.directory)) if path.exists() else here
-        if path.exists():  # what its weights came from
+        if path.exists() and not self.read_only:  # what its weights came from
             here["from"], there["from"] = self.config.from_, read_options(path, TrainConfig).from_
         names = [name for name in {**here, **there} if name not in self.config.model().may_change]
         changed = [name for name in names if here.get(name) != there.get(name)]
@@ -119,10 +119,18 @@ class Run:
     def _init(self) -> TrainState:
         return init_state(self.model.make, self.optimizer, jax.random.key(self.config.seed))
 
-    def restored(self, step: int | str = "latest") -> tuple[TrainState, dict[str, Any]]:
-        """Returns the state of a checkpoint, placed as this run's layout says, and what was saved beside it."""
-        like = spmd(self._init, Mesh("none:1", abstract=True), "").trace().results
+    def restored(self, step: int | str = "latest") -> tuple[Any, dict[str, Any]]:
+        """Returns the state of a checkpoint, placed as this run's layout says, and what was saved beside it.
+
+        Of a run that is only looked at, the state is the model alone.
+        """
         wanted: Any = step  # a word that it does not know, it explains itself
+        is_alone = IMPORTED in self.checkpoints.describe(wanted).extra
+        if self.read_only or is_alone:
+            model, extra = weights_of(self.directory, self.model, self.mesh, self.layout, wanted)
+            state = Weights(model) if self.read_only else state_from(model, self.optimizer, self.mesh, self.layout)
+            return state, extra
+        like = spmd(self._init, Mesh("none:1", abstract=True), "").trace().results
         return self.checkpoints.restore(wanted, like=like, mesh=self.mesh, layout=self.layout)
 
     @cached_property
@@ -220,8 +228,11 @@ class Run:
                 fix="ask for more steps, or choose another out=.",
             )
         state, extra = self.restored()
-        self._continue_stream(extra["data"])
         self._saved = extra["step"]
+        if IMPORTED in extra:
+            self._say("starts from the weights that were imported")
+            return state, extra["step"]
+        self._continue_stream(extra["data"])
         self.console.print(f"resumed at step {extra['step']}", highlight=False)
         return state, extra["step"]
 

@@ -15,31 +15,40 @@ from .checkpoint import Checkpoints
 from .step import TrainState, state_of
 
 CHECKPOINTS = "checkpoints"  # the folder of them in a run's directory
+IMPORTED = "imported"  # in what is saved beside a checkpoint: it holds weights from elsewhere, and nothing else
 
 
-class _Weights(eqx.Module):
-    """The part of a state that is the model, under the same name."""
+class Weights(eqx.Module):
+    """The part of a state that is the model, under the same name: all that a checkpoint from elsewhere holds."""
 
     model: Any
 
 
-def weights_of(run: str | Path, config: ModelConfig, mesh: Mesh, layout: Layout) -> tuple[Model, dict[str, Any]]:
-    """Reads the model of a run's latest checkpoint onto a mesh, and what was saved beside it.
+def weights_of(
+    run: str | Path, config: ModelConfig, mesh: Mesh, layout: Layout, step: Any = "latest"
+) -> tuple[Model, dict[str, Any]]:
+    """Reads the model of a run's checkpoint onto a mesh, and what was saved beside it; nothing else is read.
 
     Args:
         run: its directory.
         config: of its model; layers may be arranged otherwise, and floating numbers are read as this model has them.
         mesh: the processors, not necessarily those of that run.
         layout: the rules, not necessarily those of that run.
+        step: of the checkpoint, or "latest" or "best".
     """
 
-    def make() -> _Weights:
-        return _Weights(config.make(jax.random.key(0)))
+    def make() -> Weights:
+        return Weights(config.make(jax.random.key(0)))
 
     like = spmd(make, Mesh("none:1", abstract=True), "").trace().results
-    with Checkpoints(Path(run).expanduser() / CHECKPOINTS, read_only=True) as checkpoints:
-        tree, extra = checkpoints.restore(like=like, mesh=mesh, layout=layout, dtype="like", partial=True)
+    with checkpoints_of(run) as checkpoints:
+        tree, extra = checkpoints.restore(step, like=like, mesh=mesh, layout=layout, dtype="like", partial=True)
     return tree.model, extra
+
+
+def checkpoints_of(run: str | Path) -> Checkpoints:
+    """Opens the checkpoints of a run, to look only."""
+    return Checkpoints(Path(run).expanduser() / CHECKPOINTS, read_only=True)
 
 
 def state_from(model: Model, optimizer: Clipped, mesh: Mesh, layout: Layout) -> TrainState:

@@ -83,6 +83,7 @@ class Family:
     rows: tuple[Row, ...]
     to_model: Callable[[str, Mapping[str, Any]], DecoderConfig]
     to_config: Callable[[str, DecoderConfig], dict[str, Any]]
+    kind: str = "decoder"  # of our models
     prefix: str = "model."  # of the names, which some files leave out
     computed: str = r"rotary_emb\.inv_freq\Z"  # tensors that follow from the configuration
 
@@ -139,8 +140,10 @@ def family_of(config: Mapping[str, Any]) -> Family:
     return FAMILIES[name]
 
 
-def family_for(model: DecoderConfig) -> Family:
+def family_for(model: Any) -> Family:
     """Returns the first family that can be this model, or raises with what the nearest cannot."""
+    if not isinstance(model, DecoderConfig):
+        raise CheckpointError("only language models are of a family that there is elsewhere.", values=str(model)[:80])
     differences = {name: family.differences(model) for name, family in FAMILIES.items()}
     nearest = min(differences, key=lambda name: len(differences[name]))
     if differences[nearest]:

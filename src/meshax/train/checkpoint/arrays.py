@@ -93,8 +93,17 @@ def _on_host(array: jax.Array, shape: tuple[int, ...], owned: list[tuple[Bounds,
 
 def _of_host_array(array: np.ndarray) -> Snapshot:
     whole = tuple((0, size) for size in array.shape)
-    parts = [(whole, array.copy())] if jax.process_index() == 0 else []
+    parts = [(whole, array if _is_of_file(array) else array.copy())] if jax.process_index() == 0 else []
     return Snapshot(array.shape, array.dtype, array.shape, parts)
+
+
+def _is_of_file(array: Any) -> bool:
+    """Whether an array is a view of a file that is only read: nobody will change it before it is written."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return array.mode == "r"
+        array = array.base
+    return False
 
 
 def write(database: Path, snapshots: Mapping[str, Snapshot]) -> None:
@@ -106,7 +115,8 @@ def write(database: Path, snapshots: Mapping[str, Snapshot]) -> None:
     for name, snapshot in snapshots.items():
         store = opened[name].result()
         for bounds, part in snapshot.parts:
-            while in_flight and num_bytes + part.nbytes > _MAX_BYTES_IN_FLIGHT:
+            limit = _MAX_CHUNK_BYTES if _is_of_file(part) else _MAX_BYTES_IN_FLIGHT  # those others are in memory anyway
+            while in_flight and num_bytes + part.nbytes > limit:
                 written, freed = in_flight.popleft()
                 written.result()
                 num_bytes -= freed
@@ -134,6 +144,11 @@ class Reader:
     def __init__(self, database: Path):
         self._database = database
         self._context = ts.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
+
+    def whole(self, name: str, part: int | None = None) -> np.ndarray:
+        """Reads an array, or one part of it along its first dim, to the host."""
+        store = ts.open({**_zarr(self._database, name), "open": True}, read=True, context=self._context).result()
+        return np.asarray((store if part is None else store[part]).read().result())
 
     def start(self, source: Source, shape: tuple[int, ...], sharding: Sharding) -> "Reading":
         """Begins to read the blocks of this process.

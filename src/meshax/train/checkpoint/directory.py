@@ -25,6 +25,7 @@ from ...layout import Layout, RulesLike, Setting
 from ...mesh import Mesh
 from ...plan.printing.units import show_bytes
 from ...program import put
+from .arrays import Reader
 from .manifest import Damage, Manifest, OtherVersion, check_json, meshax_version, read_manifest
 from .stacks import sources_of
 from .trees import dtypes_to_read, entry_of, find_differences, leaves_of, read_tree, shortened, snapshot_tree
@@ -313,6 +314,12 @@ class Checkpoints:
         tree = read_tree(chosen.path / ARRAYS, like, leaves, sources, dtypes, setting)
         self._may_rewrite = True
         return tree, dict(manifest.extra)
+
+    def on_host(self, step: Step = None) -> tuple[Manifest, Reader]:
+        """Returns what a checkpoint holds and a reader of its arrays, after a look at every file."""
+        self.wait()
+        chosen = self._choose(step)
+        return self._verified(chosen), Reader(chosen.path / ARRAYS)
 
     def _choose(self, step: Step) -> _Saved:
         saved = self._saved()
