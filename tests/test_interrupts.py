@@ -317,6 +317,19 @@ def test_every_command_ends_cleanly(command, number):
     assert out == ""
 
 
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", [["eval"], ["generate", "--prompt", "the", "--tokens", "2000"]], ids=lambda c: c[0])
+@pytest.mark.parametrize("instant", [0.5, 2.0, 4.5])
+def test_commands_on_a_run_end_cleanly(uninterrupted, command, number, instant):
+    process = start(*command, "--run", uninterrupted / "whole")
+    wait_until(lambda: catches_sigterm(process), process)
+    time.sleep(instant)
+    _, out, _ = send(process, number)
+    assert out == "" or (command[0] == "generate" and out.startswith("the"))  # it writes as it goes
+
+
 def test_the_processes_of_a_command_end_with_it():
     script = f"""{LATER}
 import subprocess

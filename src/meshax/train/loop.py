@@ -189,7 +189,9 @@ class Run:
                     state = self._go(state, first, metrics, work)
                     result = self._finish(state, first, metrics, work)
         except Stopped:
-            self.console.print(f"stopped at step {self._saved}, which is saved; run again, it goes on", highlight=False)
+            self._say(
+                f"stopped at step {self._saved}, which is saved; run again, it goes on" if self._saved else "stopped"
+            )
             raise
         self._summarize(result, metrics)
         return result
