@@ -72,13 +72,15 @@ def test_what_the_page_adds_passes_its_tests(copy):
 @pytest.mark.exhaustive
 def test_what_the_page_adds_trains(copy):
     text, out = write_text(copy / "text"), str(copy / "run")
-    small = ["--vocab", "300", "--batch", "8", "--length", "32", "--steps", "4"]
+    small = ["--vocab", "300", "--batch", "8", "--length", "32", "--steps", "4", "--model.reach", "3"]
     given = ["--preset", "ngram-tiny", "--data.text", text, "--out", out, *small]
     assert json.loads(run(copy, "meshax", "train", *given, "--json"))["perplexity"] < 500
     written = json.loads(run(copy, "meshax", "generate", "--run", out, "--prompt", "the", "--tokens", "3", "--json"))
     assert len(written["results"][0]["outputs"][0]["tokens"]) <= 3
     laid_out = ["--preset", "ngram-tiny", "--mesh", "data:2 model:4", "--layout", "data+model", "--json"]
     assert json.loads(run(copy, "meshax", "explain", *laid_out))["collectives"]
+    from_nothing = ["--preset", "ngram", "--model.reach", "2", "--batch", "8", "--length", "32", *laid_out[2:]]
+    assert json.loads(run(copy, "meshax", "explain", *from_nothing))["collectives"]
 
 
 @pytest.mark.slow
