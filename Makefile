@@ -16,10 +16,11 @@ comma := ,
 # A stamp marks an install as done, until what it was made from changes.
 RUNTIME := $(VENV)/.installed-examples
 DEV := $(VENV)/.installed-dev
+DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check invariants bench test-tpu test-gpu test-browser clean
+.PHONY: help demo docs test test-all check invariants bench test-tpu test-gpu test-browser clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -31,6 +32,9 @@ help: ## list the targets
 demo: $(RUNTIME) ## train a small language model, and let it write (three minutes)
 	$(BIN)/meshax train
 	$(BIN)/meshax generate --run runs/tiny --prompt "def "
+
+docs: $(DOCS) ## build the site of the documents, links checked: open build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test: check ## everything CI runs: lint, types, tests, doctests; of what is exhaustive, a part (ten minutes)
 	$(UNOPTIMIZED) $(PYTEST) $(addprefix --ignore=,$(AS_USERS))
@@ -92,7 +96,12 @@ $(RUNTIME): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 $(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "Installing meshax and its development tools into $(VENV) (a minute or two the first time)"
 	@$(PIP) -e '.[dev]' -c constraints.txt
-	@touch $@ $(RUNTIME)
+	@touch $@ $(RUNTIME) $(DOCS)
+
+$(DOCS): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Installing what makes the site of the documents into $(VENV) (a minute or two the first time)"
+	@$(PIP) -e '.[docs]' -c constraints.txt
+	@touch $@
 
 clean: ## remove the environment, caches and builds
 	if [ -f $(VENV)/pyvenv.cfg ]; then rm -rf $(VENV); fi

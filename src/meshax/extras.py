@@ -15,15 +15,15 @@ class ExtraError(MeshaxError, ImportError):
 
 
 @contextlib.contextmanager
-def extra(name: str, what: str) -> Iterator[None]:
+def extra(name: str, things: str) -> Iterator[None]:
     """Says which extra to install when an import inside of it fails.
 
     Args:
         name: the extra that has the package, as in `meshax[train]`.
-        what: what needs it, in the plural.
+        things: what needs it, in the plural.
     """
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
-        raise ExtraError(f"{what} need {package}.", fix=f"pip install 'meshax[{name}]'.") from None
+        raise ExtraError(f"{things} need {package}.", fix=f"pip install 'meshax[{name}]'.") from None
