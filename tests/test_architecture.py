@@ -65,12 +65,9 @@ OF_SEVERAL_MODULES = {
     "docs": "the documents",
     "from_scratch": "docs/from_scratch.py",
     "language": "docs/language.md",
-<<<<<<< HEAD
     "log_page": "docs/logs.md",
-=======
     "packaging": "the wheel",
     "site": "the documents as a site",
->>>>>>> e213e77 (make docs: the documents as a site with a reference from docstrings; every document runs in a fresh process with one device; the wheel is tested in a bare environment)
     "mesh_tensorflow_behaviour": "what Mesh-TensorFlow does, and we too",
 }
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import meshax
-from meshax.extras import ExtraError, extra
+from meshax.extras import ExtraError, check_extra, extra
 from messages import pinned
 
 ROOT = Path(__file__).parents[1]
@@ -84,11 +84,23 @@ def import_tea():
         import tea.leaves  # noqa: F401
 
 
+def look_for_tea():
+    check_extra("train", "cups", "tea")
+
+
 test_messages = pinned(
     {
         "not installed": (
             ExtraError,
             import_tea,
+            """
+            cups need tea.
+              fix: pip install 'meshax[train]'.
+            """,
+        ),
+        "looked for": (
+            ExtraError,
+            look_for_tea,
             """
             cups need tea.
               fix: pip install 'meshax[train]'.

@@ -106,6 +106,7 @@ def test_an_extra_trains(bare, wheel):
     assert refused.returncode == 1
     assert refused.stderr == "meshax: checkpoints need tensorstore.\n  fix: pip install 'meshax[train]'.\n"
     install(bare, f"{wheel}[train]")
-    assert "the run is in run" in output_of(*training, cwd=bare)
+    assert "perplexity" in output_of(*training, cwd=bare)
+    assert (bare / "run" / "curve.png").exists()
     assert output_of(meshax_command, "generate", "--run", "run", "--prompt", "7 bottles", cwd=bare)
     assert "all-reduce" in output_of(meshax_command, "explain", *EXPLAINED, cwd=bare)

@@ -5,6 +5,7 @@ is first used, inside of `extra`, which says what to install if it is not there.
 """
 
 import contextlib
+import importlib.util
 from collections.abc import Iterator
 
 from .errors import MeshaxError
@@ -26,4 +27,14 @@ def extra(name: str, things: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
-        raise ExtraError(f"{things} need {package}.", fix=f"pip install 'meshax[{name}]'.") from None
+        raise _missing(name, things, package) from None
+
+
+def check_extra(name: str, things: str, package: str) -> None:
+    """Raises if a package is missing that is imported much later."""
+    if importlib.util.find_spec(package) is None:
+        raise _missing(name, things, package)
+
+
+def _missing(name: str, things: str, package: str) -> ExtraError:
+    return ExtraError(f"{things} need {package}.", fix=f"pip install 'meshax[{name}]'.")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import meshax as mx
+from meshax.extras import ExtraError
 from meshax.train.metrics import Metrics
 from meshax.train.tracking import check_tracker, open_tracker
 from messages import pinned
@@ -84,10 +85,10 @@ test_messages = pinned(
             """,
         ),
         "not installed": (
-            mx.ArgumentError,
+            ExtraError,
             missing,
             """
-            the package wandb is not installed.
+            reports to a tracker need wandb.
               fix: pip install 'meshax[wandb]'.
             """,
         ),

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
-from ..extras import extra
+from ..extras import check_extra, extra
 from ..files import write_whole
 from .tracking import Tracker
 
+_PICTURES = "pictures of the loss"
 _BITS = 1 / math.log(2)
 _LARGE = 1e6  # shown with an exponent from there
 
@@ -21,6 +22,7 @@ class Metrics:
 
     def __init__(self, directory: Path, from_step: int = 0, trackers: Sequence[Tracker] = ()):
         """Opens `metrics.jsonl` and `events/` in the run's directory; trackers get the same."""
+        check_extra("train", _PICTURES, "matplotlib")  # it is drawn when all is done
         self._trackers = trackers
         self.path = directory / "metrics.jsonl"
         self.rows = [row for row in read_metrics(self.path) if row["step"] <= from_step]
@@ -100,7 +102,7 @@ def draw_curve(rows: list[dict[str, Any]], path: Path, lines: dict[str, float], 
         lines: losses to compare with, by name.
         unit: what the loss is a mean over, one of it.
     """
-    with extra("train", "pictures of the loss"):
+    with extra("train", _PICTURES):
         import matplotlib
 
         matplotlib.use("Agg")

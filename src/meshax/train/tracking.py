@@ -1,6 +1,5 @@
 """Services that a run reports to while it goes. Each is an extra: it is imported when it is asked for."""
 
-import importlib.util
 import os
 import sys
 import uuid
@@ -9,7 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import ArgumentError, did_you_mean
+from ..extras import check_extra, extra
 
+_REPORTS = "reports to a tracker"
 _ID = "wandb.id"  # the name of the run there: a run that is resumed goes on with it
 
 
@@ -28,7 +29,8 @@ class Wandb:
 
     def __init__(self, directory: Path, options: Mapping[str, Any]):
         """Begins, or goes on with, the run of a directory."""
-        import wandb
+        with extra("wandb", _REPORTS):
+            import wandb
 
         path = directory / _ID
         if not path.exists():
@@ -59,8 +61,8 @@ def check_tracker(name: str) -> None:
     """Raises if there is no such service, or its package is missing."""
     if name and name not in TRACKERS:
         raise ArgumentError(f"there is no tracker {name!r}.", fix=did_you_mean(name, TRACKERS))
-    if name and importlib.util.find_spec(name) is None:
-        raise ArgumentError(f"the package {name} is not installed.", fix=f"pip install 'meshax[{name}]'.")
+    if name:
+        check_extra(name, _REPORTS, name)
 
 
 def open_tracker(name: str, directory: Path, options: Mapping[str, Any]) -> list[Tracker]:
