@@ -76,6 +76,13 @@ def test_what_may_be_left_out_is_not_looked_at_first():
     assert {kind: count for kind, (count, _) in left_out.counts.items()} == {"empty": 1, "broken": 1}
 
 
+@pytest.mark.parametrize(("name", "content", "words"), [("a.txt", b"", "is empty"), ("a.txt", b"GIF\0", "binary data")])
+def test_a_lone_file_is_looked_at_in_any_case(name, content, words):
+    Path(name).write_bytes(content)
+    with pytest.raises(DataError, match=words):
+        Text.find(name, errors="skip")
+
+
 LINES = [f"line {number} caf\u00e9" for number in range(2000)]
 
 

@@ -339,7 +339,7 @@ test_messages = pinned(
             a text has no documents.
               values: blank0.txt, blank1.txt, blank2.txt and 2 more
               rule: blank lines and files are no documents, nor is what cannot be read.
-              fix: name other files, or correct these; to hold some of them out there must be many.
+              fix: name other files, or correct these: errors="strict" says how; of few, none can be held out.
             """,
         ),
         "nothing that can be read": (
@@ -349,7 +349,7 @@ test_messages = pinned(
             a text has no documents.
               values: wrong0.txt, wrong1.txt; left out: 2 documents with undecodable bytes (first: wrong0.txt)
               rule: blank lines and files are no documents, nor is what cannot be read.
-              fix: name other files, or correct these; to hold some of them out there must be many.
+              fix: name other files, or correct these: errors="strict" says how; of few, none can be held out.
             """,
         ),
         "a folder that is a file": (

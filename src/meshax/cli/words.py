@@ -17,6 +17,7 @@ from .options import Command, OnProgram, UsageError
 
 SPELLINGS = {
     "or name one: tokenizer=.": "or name one: --tokenizer FILE.",
+    "for example beams=4, alpha=0.6.": "for example --beam 4 --length-penalty 0.6.",
     'write for example mx.Mesh("rows:2 cols:4").': 'write for example "rows:2 cols:4".',
     'write for example mx.Layout("batch:rows hidden:cols").': 'write for example "batch:rows hidden:cols".',
     "; or use abstract=True.": ".",

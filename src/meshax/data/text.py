@@ -6,8 +6,8 @@
     text = Text.find("crawl", errors="skip")        # all files of a folder, without what cannot be read
     train, held_out = text.hold_out()
 
-Nothing is read before it is needed, but a first look finds what is missing at once. If nothing may be left out, it is a
-look at every file, which finds what is empty or no text too.
+Nothing is read before it is needed, but a first look finds what is missing at once. If nothing may be left out, or
+there is one file only, it finds what is empty or no text too.
 """
 
 import codecs
@@ -76,7 +76,7 @@ class Text:
         files = tuple(dict.fromkeys(file for name in names for file in _matches(name)))
         if not files:
             raise DataError("no files of text are named.", fix='name some, for example "books/*.txt".')
-        for file in files if errors == "strict" else ():
+        for file in files if errors == "strict" or len(files) == 1 else ():
             reading.look(file)
         if errors != "strict":
             reading.look_for_field(next((file for file in files if reading.is_by_line(file)), files[0]))
