@@ -105,6 +105,15 @@ def test_it_goes_on_when_the_other_is_gone(folder, source, tmp_path):
         Run(plain, Console(quiet=True))
 
 
+@pytest.mark.parametrize(("name", "rate"), [("adamw", 1e-5), ("sgd", 3e-3)])
+def test_adamws_rate_is_the_others(name, rate, tmp_path):
+    """That of an imported model is small, with care; that of another optimizer says nothing."""
+    source = TrainConfig(out=str(tmp_path), optimizer=OptimizerOptions(name, 1e-5)).resolved()
+    (tmp_path / "config.json").write_text(source.to_json())
+    config = TrainConfig(from_=str(tmp_path), out=str(tmp_path / "new"))
+    assert config.resolved().optimizer.rate == rate
+
+
 def checked(**changes):
     """Checks a run that starts from one in a folder of its own, runs/x."""
 

@@ -50,7 +50,9 @@ class TrainConfig(TrainOptions):
         source = run_config(own if (own / CONFIG).exists() else self.from_)
         usual = preset(source.preset)
         batch = {name: getattr(source, name, 0) or size for name, size in usual.batch.items()}
-        return replace(usual, model=source.model(), batch=batch)
+        o = source.optimizer
+        rate = o.rate if o.name == "adamw" and o.rate else usual.rate
+        return replace(usual, model=source.model(), batch=batch, rate=rate)
 
     def model(self) -> ModelConfig:
         """Returns the model's configuration: the preset's, with what is asked for instead."""
