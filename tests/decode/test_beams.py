@@ -77,7 +77,7 @@ def values(number, shape, deviation):
     return (deviation * math.sqrt(2) * np.sin(number + 1.7 * i + (0.013 + 0.0007 * number) * i * i)).reshape(shape)
 
 
-@pytest.mark.parametrize("case", some(range(len(GOLDEN)), 5, 9))
+@pytest.mark.parametrize("case", some(range(len(GOLDEN)), 9))
 @pytest.mark.parametrize("layout", some(["", "vocab:all"], "vocab:all"))
 def test_equals_mesh_tensorflow_where_it_is_right(case, layout):
     """Its early stop leaves places empty that ours fills; texts that reach the longest length it scores unpenalised."""

@@ -79,9 +79,7 @@ def without_cache():
 EVERY = [(kind, layout) for kind in KINDS for layout in LAYOUTS]
 
 
-@pytest.mark.parametrize(
-    "case", some(EVERY, ("window, unrolled", "heads and memory"), ("single", "uneven"), ("rotary", "heads"))
-)
+@pytest.mark.parametrize("case", some(EVERY, ("window, unrolled", "heads and memory")))
 def test_with_the_cache_equals_without_it(case, without_cache):
     kind, layout = case
     mesh, rules = LAYOUTS[layout]
@@ -91,15 +89,15 @@ def test_with_the_cache_equals_without_it(case, without_cache):
 
 
 def test_only_the_window_is_kept():
-    cache = make("window").empty_cache((batch,), 100, 2)
+    cache = jax.eval_shape(lambda: make("window").empty_cache((batch,), 100, 2))
     assert cache.keys.dims == mx.dims("layers:3 batch:3 heads:4 pages:2 memory:2 d_kv:6")
-    cache = make("window, unrolled", 100).empty_cache((batch,), 100, 4)
+    cache = jax.eval_shape(lambda: make("window, unrolled", 100).empty_cache((batch,), 100, 4))
     assert len(cache) == 3 and cache[0].values.dims == mx.dims("batch:3 kv_heads:2 pages:2 memory:4 d_kv:6")
 
 
 def test_no_cache_is_longer_than_there_are_positions():
     with pytest.raises(ArgumentError, match=r"^there are 13 learned positions, for 14 tokens\."):
-        make("learned").empty_cache((batch,), 14, 4)
+        jax.eval_shape(lambda: make("learned").empty_cache((batch,), 14, 4))
 
 
 def test_positions_held():
@@ -110,17 +108,20 @@ def test_positions_held():
 
 
 def test_what_later_pages_hold_is_not_read():
-    store = KeyValues.empty((batch,), (), d_kv, 12, 4, "float32")
-    nowhere = mx.where(mx.arange(store.keys.dim("pages")) >= 1, np.nan, 0.5)
-    store = KeyValues(*(x + nowhere for x in (store.keys, store.values)))
-    q, k, v = (mx.random.normal(jax.random.key(i), (batch, mx.Dim("positions", 1), d_kv)) for i in range(3))
-    at = mx.tensor([3, 0, 1], "batch")
-    mixed, kept = Stepping(store, at, 1).attend(q, k, v, at, d_kv="d_kv", window=None, bias=None)
+    def step(q, k, v, at):
+        empty = KeyValues.empty((batch,), (), d_kv, 12, 4, "float32")
+        nowhere = mx.where(mx.arange(empty.keys.dim("pages")) >= 1, np.nan, 0.5)
+        store = KeyValues(*(x + nowhere for x in (empty.keys, empty.values)))
+        return Stepping(store, at, 1).attend(q, k, v, at, d_kv="d_kv", window=None, bias=None)
+
+    draw = np.random.RandomState(0).normal
+    operands = [mx.tensor(draw(size=(3, 1, 6)).astype(np.float32), "batch positions d_kv") for _ in range(3)]
+    mixed, kept = mx.spmd(step, mx.Mesh("x:1"), "")(*operands, mx.tensor([3, 0, 1], "batch"))
     assert np.isfinite(mixed.numpy()).all()
-    np.testing.assert_array_equal(np.isnan(kept.keys.numpy()), np.isnan(store.keys.numpy()))
+    assert np.isfinite(kept.keys.numpy()[:, 0]).all() and np.isnan(kept.keys.numpy()[:, 1:]).all()
 
 
-@pytest.mark.parametrize("kind", ["rotary", "grouped"])
+@pytest.mark.parametrize("kind", some(["rotary", "grouped"], "grouped"))
 @pytest.mark.parametrize("layout", some(["none", "heads", "memory"], "none"))
 def test_nothing_of_its_size_is_copied(kind, layout):
     """The donated cache is updated where it is, by several steps of one program."""
