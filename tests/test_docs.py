@@ -18,7 +18,8 @@ from unittest import mock
 
 import pytest
 
-import meshax.cli.commands  # noqa: F401  # from here on every command is a subclass of Command
+import meshax
+import meshax.cli.commands  # from here on every command is a subclass of Command
 from meshax.cli import main
 from meshax.cli.options import Command
 
@@ -169,6 +170,31 @@ def test_links_lead_somewhere(document):
 def test_broken_links_are_found(tmp_path):
     text = "# One two\n[a](guide.md#one-two) [b](guide.md#three) [c](#four) [d](tea.md) [e](https://tea.example)\n"
     assert list(broken_links(make_document(tmp_path, text))) == ["guide.md#three", "#four", "tea.md"]
+
+
+def unknown_names(document):
+    """The names of meshax that a document mentions, and that do not exist."""
+    for name in sorted(set(re.findall(r"`(?:mx|meshax)(?:\.\w+)+", document.read_text(encoding="utf-8")))):
+        package, *words = name.strip("`").split(".")
+        thing, path = meshax, "meshax"
+        for word in words:
+            path = f"{path}.{word}"
+            with contextlib.suppress(ImportError):
+                importlib.import_module(path)
+            if not hasattr(thing, word):
+                yield name.strip("`")
+                break
+            thing = getattr(thing, word)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_names_exist(document):
+    assert not list(unknown_names(document))
+
+
+def test_names_that_do_not_exist_are_found(tmp_path):
+    document = make_document(tmp_path, "`mx.tea`, `mx.sum(x)`, `mx.random.normal`, `meshax.nn.Tea`, `meshax.nn.Linear`")
+    assert list(unknown_names(document)) == ["meshax.nn.Tea", "mx.tea"]
 
 
 def shown_plans():
