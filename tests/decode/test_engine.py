@@ -146,6 +146,16 @@ def test_a_request_can_be_cancelled(two_slots):
     assert not one.is_busy and one.turn() == []
 
 
+def test_weights_are_stored_as_they_are_used():
+    """Half as much is read for each token, and the logits are the same."""
+    wide, tokens = model(dtype="bfloat16", tied=True), mx.tensor(np.array([prompt(9)], np.int32), "batch length")
+    narrow = engine("heads", model=wide).room.model
+    assert narrow.embedding.weight.dtype == "bfloat16" == narrow.layers[0].attention.q.weight.dtype
+    assert narrow.norm.scale.dtype == "float32" and engine().room.model.embedding.weight.dtype == "float32"
+    read = mx.spmd(lambda model, tokens: model(tokens), mx.Mesh("data:2 model:4"), LAYOUTS["heads"][1])
+    np.testing.assert_array_equal(read(wide, tokens).numpy(), read(narrow, tokens).numpy())
+
+
 def test_what_does_not_fit():
     one = engine()
     with pytest.raises(

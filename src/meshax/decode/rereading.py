@@ -22,6 +22,10 @@ class Rereading(eqx.Module):
         """Returns the logits of the next token at every place."""
         return self.model(tokens)
 
+    def narrowed(self) -> "Rereading":
+        """Returns the model as it is."""
+        return self
+
     def empty_cache(self, slots: Dims, places: int, page: int) -> Tensor:
         """Makes room for texts."""
         return zeros((*slots, Dim("length", places)), jnp.int32)

@@ -44,7 +44,7 @@ class Room:
         """
         self.mesh, self.slots, self.places, self.page = mesh, slots, places, page
         self.layout = layout if isinstance(layout, Layout) else Layout(layout)
-        self.model = put(caching(model), mesh, self.layout)
+        self.model = self._narrowed(put(caching(model), mesh, self.layout))
         rules = {dim: axes for dim, axes in self.layout.rules if dim not in _NOT_OF_A_STEP}
         self.layout_of_a_step = Layout(rules, dict(self.layout.params), dict(self.layout.optimizer))
         split = mesh.count(dict(self.layout.rules).get("batch", ()))
@@ -103,6 +103,14 @@ class Room:
     def pages(self, reach: int) -> int:
         """Returns how many pages a program reads where no text has more tokens than this: few numbers, few programs."""
         return power_of_two(-(-reach // self.page))
+
+    def _narrowed(self, model: Any) -> Any:
+        """Returns the model stored as narrow as it is computed with; the same arrays, if they are already."""
+        before, after = (
+            [leaf.dtype for leaf in jax.tree.leaves(tree)]
+            for tree in (model, jax.eval_shape(lambda model: model.narrowed(), model))
+        )
+        return model if before == after else spmd(lambda model: model.narrowed(), self.mesh, self.layout)(model)
 
     def _empty(self, model: Any) -> Any:
         return model.empty_cache(self.slots, self.places, self.page)

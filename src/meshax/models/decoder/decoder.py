@@ -22,7 +22,7 @@ from ...nn.positions import Rotation, sinusoidal
 from ...ops import arange, broadcast, einsum
 from ...ops import sum as sum_
 from ...ops.operands import recomputing
-from ...tensors import Tensor
+from ...tensors import Tensor, is_tensor
 from ..contract import shape_of
 from ..layers import arranged, check_layers_as, go_through, go_through_cached
 from ..recomputation import KEEP
@@ -241,6 +241,16 @@ class Decoder(eqx.Module):
             return layer(x, seen, there, None if key is None else jax.random.fold_in(key, number))
 
         return self._predicted(go_through(self.layers, x, step, self.config.keep))
+
+    def narrowed(self) -> "Decoder":
+        """Returns the model with its matrices in the dtype of products, in which they are used: so less is read."""
+
+        def cast(part: Any) -> Any:
+            if not isinstance(part, Linear | Embedding):
+                return part
+            return jax.tree.map(lambda x: x.astype(self.config.dtype), part, is_leaf=is_tensor)
+
+        return jax.tree.map(cast, self, is_leaf=lambda part: isinstance(part, Linear | Embedding))
 
     def empty_cache(self, slots: Dims, places: int, page: int) -> Any:
         """Makes room for the keys and values of texts; where layers see only a window, for that of the window."""
