@@ -67,23 +67,23 @@ class OnTrained(Reporting):
             yield Restored(state.model, run.mesh, run.layout, words, run.sizes["length"], console, work)
 
 
-def read_lines(path: str, contents: str) -> list[str]:
+def read_lines(path: str, kind: str) -> list[str]:
     """Returns the lines of a file of UTF-8, or of standard input for "-"; only a line feed ends one."""
     try:
         data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
         lines = data.decode().split("\n")
     except OSError as error:
         raise UsageError(
-            f"the {contents} cannot be read.", values=f"{path}: {error.strerror}", fix="name a file."
+            f"the {kind} cannot be read.", values=f"{path}: {error.strerror}", fix="name a file."
         ) from None
     except UnicodeDecodeError:
-        raise UsageError(f"the {contents} are not UTF-8.", values=path, fix="convert them with iconv -t utf-8.") from None
+        raise UsageError(f"the {kind} are not UTF-8.", values=path, fix="convert them with iconv -t utf-8.") from None
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def check_encodable(texts: list[str], contents: str) -> None:
+def check_encodable(texts: list[str], kind: str) -> None:
     """Raises if a text of the command line was not UTF-8."""
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{contents} is not UTF-8.", fix="set a UTF-8 locale, as in LC_ALL=C.UTF-8.") from None
+        raise UsageError(f"{kind} is not UTF-8.", fix="set a UTF-8 locale, as in LC_ALL=C.UTF-8.") from None
