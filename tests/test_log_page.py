@@ -52,7 +52,7 @@ def train_words(out):
 
 
 def final(run):
-    """All that the last checkpoint of a run holds."""
+    """The weights of the last checkpoint of a run."""
     state, extra = Run(run_config(run), Console(quiet=True), read_only=True).restored()
     assert extra["step"] == 200
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
@@ -60,7 +60,7 @@ def final(run):
 
 def assert_same(one, other):
     there, here = final(one), final(other)
-    assert len(here) > 20 and all(np.array_equal(a, b) for a, b in zip(here, there, strict=True))
+    assert here and all(np.array_equal(a, b) for a, b in zip(here, there, strict=True))
 
 
 def test_every_line_of_the_page_is_there(folder):
