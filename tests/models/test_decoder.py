@@ -83,6 +83,18 @@ def test_variants(name):
         assert np.isfinite(got).all() and np.abs(got).max() > 0
 
 
+def test_a_bias_is_added_where_the_stream_is_split():
+    """Under sequence parallel a sum goes straight to its slices, also where a bias is added to it."""
+    mesh = mx.Mesh("data:2 model:4", abstract=True)
+    scattered = []
+    for biases in ("none", "all"):
+        config = replace(SMALL, biases=biases)
+        layout = find_layout("sequence", mesh, known=config.glossary, sizes=config.sizes())
+        report = mx.spmd(mx.value_and_grad(loss), mesh, layout).explain(made(config), examples())
+        scattered.append(sorted((c.phase, c.bytes, c.count) for c in report.collectives if c.kind == "reduce-scatter"))
+    assert scattered[0] == scattered[1] != []
+
+
 def test_every_layer_has_a_relative_bias_of_its_own():
     weight = made(replace(SMALL, positions="relative")).layers.attention.relative.weight
     assert [d.name for d in weight.dims] == ["layers", "distances", "heads"]

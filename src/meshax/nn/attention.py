@@ -5,7 +5,7 @@ those of the head dims that they do not share. Everything else follows from name
 of queries the keys simply lack the dim. Which kernel computes it is decided in `attention_kernels.py`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -107,6 +107,7 @@ class Attention(eqx.Module):
         segments: Tensor | None = None,
         memory_segments: Tensor | None = None,
         key: Any = None,
+        names: Mapping[str, str] | None = None,
     ) -> Tensor:
         """Attends.
 
@@ -117,6 +118,7 @@ class Attention(eqx.Module):
             segments: the document each query belongs to: others are not seen.
             memory_segments: the same of the memory.
             key: for dropout.
+            names: other names for dims of the result.
         """
         at = arange(x.dim(QUERIES)) if positions is None else positions
         own = memory is None
@@ -129,7 +131,7 @@ class Attention(eqx.Module):
         mixed = attend(
             q, k, v, d_kv=self.q.after[-1], length=length, visible=visible, bias=bias, dropout=self.dropout, key=key
         )
-        return self.out(mixed)
+        return self.out(mixed, names)
 
     @operation
     def cached(self, x: Tensor, cache: Filling | Stepping, positions: Tensor) -> tuple[Tensor, KeyValues]:

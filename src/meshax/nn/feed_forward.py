@@ -1,6 +1,6 @@
 """The feed-forward layer of a Transformer, plain or gated."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -59,9 +59,9 @@ class FeedForward(eqx.Module):
         return cls(into, gate, out, Dropout(dropout), activation)
 
     @operation
-    def __call__(self, x: Tensor, key: Any = None) -> Tensor:
-        """Applies the layer."""
+    def __call__(self, x: Tensor, key: Any = None, names: Mapping[str, str] | None = None) -> Tensor:
+        """Applies the layer; dims of the result may get other names."""
         inner = ACTIVATIONS[self.activation](self.into(x))
         if self.gate is not None:
             inner = inner * self.gate(x)
-        return self.out(self.dropout(inner, key))
+        return self.out(self.dropout(inner, key), names)

@@ -1,6 +1,7 @@
 """Products with a parameter: linear maps and embeddings."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -44,9 +45,16 @@ class Linear(eqx.Module):
         return cls(weight, *names, param(zeros((*stack, *after))) if bias else None)
 
     @operation
-    def __call__(self, x: Tensor) -> Tensor:
-        """Applies the map."""
+    def __call__(self, x: Tensor, names: Mapping[str, str] | None = None) -> Tensor:
+        """Applies the map.
+
+        Args:
+            x: what is mapped.
+            names: other names for dims of the result, which it has before a bias is added: a pending sum goes straight
+                to where they are split.
+        """
         out = einsum(x, self.weight.astype(x.dtype), over=self.before)
+        out = out.rename(**names) if names else out
         return out if self.bias is None else out + self.bias.astype(x.dtype)
 
 

@@ -45,6 +45,7 @@ GLOSSARY = Dim.declare(
         "distances": "relative positions that have a bias of their own",
     }
 )
+_STREAM = {"positions": "length"}  # what leaves attention and feed-forward is of the stream
 POSITIONS = ("rotary", "sinusoidal", "learned", "relative", "none")
 DTYPES = ("bfloat16", "float16", "float32")
 NORMS: dict[str, Any] = {"rms": RMSNorm, "layer": LayerNorm}
@@ -181,19 +182,24 @@ class Layer(eqx.Module):
         keys = (None,) * 4 if key is None else jax.random.split(key, 4)
 
         def attend(inner: Tensor) -> tuple[Tensor, None]:
-            return self.attention(inner, segments=segments, positions=at, key=keys[0]), None
+            return self.attention(inner, segments=segments, positions=at, key=keys[0], names=_STREAM), None
 
         return self._applied(x, attend, keys)[0]
 
     def cached(self, x: Tensor, cache: Any, at: Tensor) -> tuple[Tensor, Any]:
         """Applies one layer to tokens that a cache takes in."""
-        return self._applied(x, lambda inner: self.attention.cached(inner, cache, at), (None,) * 4)
+
+        def attend(inner: Tensor) -> tuple[Tensor, Any]:
+            out, kept = self.attention.cached(inner, cache, at)
+            return out.rename(**_STREAM), kept
+
+        return self._applied(x, attend, (None,) * 4)
 
     def _applied(self, x: Tensor, attend: Callable[[Tensor], tuple[Tensor, Any]], keys: Any) -> tuple[Tensor, Any]:
         out, kept = attend(self.attention_norm(x).rename(length="positions"))
-        x = x + self.dropout(out.rename(positions="length"), keys[1])
+        x = x + self.dropout(out, keys[1])
         inner = self.feed_forward_norm(x).rename(length="positions")
-        return x + self.dropout(self.feed_forward(inner, keys[2]).rename(positions="length"), keys[3]), kept
+        return x + self.dropout(self.feed_forward(inner, keys[2], _STREAM), keys[3]), kept
 
 
 class Decoder(eqx.Module):
