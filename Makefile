@@ -16,6 +16,7 @@ comma := ,
 # A stamp marks an install as done, until what it was made from changes.
 RUNTIME := $(VENV)/.installed-examples
 DEV := $(VENV)/.installed-dev
+DEV_ALL := $(VENV)/.installed-dev-all
 DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
@@ -40,7 +41,7 @@ test: check ## everything CI runs: lint, types, tests, doctests; of what is exha
 	$(UNOPTIMIZED) $(PYTEST) $(addprefix --ignore=,$(AS_USERS))
 	$(PYTEST) $(AS_USERS)
 
-test-all: check ## lint, types, and every test: all dtypes, layouts and meshes, the whole harness (hours)
+test-all: $(DEV_ALL) check ## lint, types, and every test: all dtypes, layouts and meshes, the whole harness (hours)
 	MESHAX_TESTS=all $(PYTEST)
 
 check: $(DEV) ## lint, format and types only
@@ -96,7 +97,12 @@ $(RUNTIME): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 $(DEV): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "Installing meshax and its development tools into $(VENV) (a minute or two the first time)"
 	@$(PIP) -e '.[dev]' -c constraints.txt
-	@touch $@ $(RUNTIME) $(DOCS)
+	@touch $@ $(RUNTIME)
+
+$(DEV_ALL): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	@echo "Installing meshax and all that its tests need into $(VENV) (a few minutes the first time)"
+	@$(PIP) -e '.[dev-all]' -c constraints.txt
+	@touch $@ $(DEV) $(RUNTIME) $(DOCS)
 
 $(DOCS): pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	@echo "Installing what makes the site of the documents into $(VENV) (a minute or two the first time)"
