@@ -288,8 +288,8 @@ def test_commands_elsewhere_are_looked_at_too(tmp_path, shown):
     assert list(unknown_commands(make_document(tmp_path, f"{shown}\n")))
 
 
-def test_the_tutorial_shows_the_example_configuration():
-    (shown,) = blocks_of(ROOT / "docs" / "train_a_language_model.md", "toml")
+def test_the_page_on_options_shows_the_example_configuration():
+    (shown,) = blocks_of(ROOT / "docs" / "options.md", "toml")
     assert (ROOT / "examples" / "books.toml").read_text(encoding="utf-8").endswith(shown.text)
 
 

@@ -24,6 +24,16 @@ ELSEWHERE = '{"begin": '  # so begins the description of a vocabulary from elsew
 _SMALLEST = len(_SPECIAL) + 256  # every byte is a token
 
 
+def check_size(size: int) -> None:
+    """Raises if there cannot be so few tokens."""
+    if size < _SMALLEST:
+        raise ArgumentError(
+            f"a vocabulary of {size} tokens is too small.",
+            rule=f"every byte is a token, and two tokens stand for no text: {_SMALLEST} at least.",
+            fix="32768 suits most texts, 4096 a few megabytes.",
+        )
+
+
 class Vocabulary:
     """The subwords, from the JSON text that describes them. Make one with `train` or `load`."""
 
@@ -50,12 +60,7 @@ class Vocabulary:
 
         A short text gives fewer subwords than were asked for.
         """
-        if size < _SMALLEST:
-            raise ArgumentError(
-                f"a vocabulary of {size} tokens is too small.",
-                rule=f"every byte is a token, and two tokens stand for no text: {_SMALLEST} at least.",
-                fix="32768 suits most texts, 4096 a few megabytes.",
-            )
+        check_size(size)
         with extra("train", "vocabularies"):
             from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

@@ -22,7 +22,7 @@ from ..data.stream import Batches, evaluation
 from ..data.text import Text, standard_library
 from ..data.tokenizing import NoDocumentsError, tokenize
 from ..data.tokens import TokenFile, Tokens
-from ..data.vocabulary import Vocabulary
+from ..data.vocabulary import Vocabulary, check_size
 from ..errors import DataError, TrainingError
 from ..tensors import Tensor
 from .config import TrainConfig
@@ -127,9 +127,14 @@ def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> T
             check_same_text(config)
         if (stored := stored_tokens(run)) is not None:
             return TextExamples(Vocabulary.load(run / VOCABULARY), *stored, weights)
+    vocabulary = Vocabulary.load(run / VOCABULARY) if read_only else _vocabulary_before(config)
     with console.status("looking for the text"):
         text, other = _texts(config.data, console)
-    vocabulary = Vocabulary.load(run / VOCABULARY) if read_only else _vocabulary(config, run, text, console)
+    if vocabulary is None:
+        vocabulary = _train_vocabulary(config, text, console)
+    if not read_only:
+        run.mkdir(parents=True, exist_ok=True)
+        vocabulary.save(run / VOCABULARY)
     folder = _cached(config.data, vocabulary) if config.data.cache else run / "tokens"
     _make_folder(folder)
     train = [tokenize(one, vocabulary, folder / f"train{_number(i, text)}", console) for i, one in enumerate(text)]
@@ -240,39 +245,41 @@ def _check_apart(texts: Sequence[Text], what: str, fix: str) -> None:
         seen |= files.keys()
 
 
-def _vocabulary(config: TrainConfig, run: Path, text: Sequence[Text], console: Console) -> Vocabulary:
-    """Loads the run's vocabulary, or the one that is named, or trains one; it must fit the model.
+def _vocabulary_before(config: TrainConfig) -> Vocabulary | None:
+    """Loads the run's vocabulary, or the one that is named; None: it is trained from the text. It must fit the model.
 
     What a start left that never came to a checkpoint is no run: its vocabulary may be that of another text.
     """
-    own, size = run / VOCABULARY, config.model().sizes()["vocab"]
-    if own.exists() and has_checkpoint(run):
-        vocabulary = Vocabulary.load(own)
+    run, size = config.directory(), config.model().sizes()["vocab"]
+    if (run / VOCABULARY).exists() and has_checkpoint(run):
+        vocabulary = Vocabulary.load(run / VOCABULARY)
     elif (named := named_vocabulary(config.data)) is not None:
         vocabulary = named
     elif config.from_:  # its embedding is of these subwords
         vocabulary = Vocabulary.load(Path(config.from_).expanduser() / VOCABULARY)
     else:
-        weights = config.data.weights or (1.0,)
-        shares = [weight / sum(weights) for weight in weights]
-        samples = (
-            piece for one, share in zip(text, shares, strict=True) for piece in one.sample(round(_SAMPLED * share))
-        )
-        with console.status("training a vocabulary"):
-            vocabulary = Vocabulary.train(samples, size)
-        if vocabulary.size < size:
-            console.print(
-                f"vocabulary: {vocabulary.size} subwords, as many as the text gives; the model has room for {size}",
-                highlight=False,
-            )
+        check_size(size)
+        return None
     if vocabulary.size > size:
         raise TrainingError(
             f"the vocabulary has {vocabulary.size} subwords, the model {size}.",
             rule="every subword needs a row of the embedding.",
             fix=f"pass vocab={vocabulary.size}, or another vocabulary.",
         )
-    run.mkdir(parents=True, exist_ok=True)
-    vocabulary.save(own)
+    return vocabulary
+
+
+def _train_vocabulary(config: TrainConfig, text: Sequence[Text], console: Console) -> Vocabulary:
+    size, weights = config.model().sizes()["vocab"], config.data.weights or (1.0,)
+    shares = [weight / sum(weights) for weight in weights]
+    samples = (piece for one, share in zip(text, shares, strict=True) for piece in one.sample(round(_SAMPLED * share)))
+    with console.status("training a vocabulary"):
+        vocabulary = Vocabulary.train(samples, size)
+    if vocabulary.size < size:
+        console.print(
+            f"vocabulary: {vocabulary.size} subwords, as many as the text gives; the model has room for {size}",
+            highlight=False,
+        )
     return vocabulary
 
 
