@@ -33,7 +33,7 @@ QUICK = "--xla_backend_optimization_level=0"  # to compile
 
 def test_an_interrupt_that_gets_lost_is_raised_again():
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Stopped), finishing() as work:
+    with pytest.raises(Stopped), finishing("finishing the step, then saving") as work:
         work.check()
         with contextlib.suppress(KeyboardInterrupt):  # as a call back of JAX's does
             signal.raise_signal(signal.SIGINT)
@@ -45,7 +45,7 @@ def test_an_interrupt_that_gets_lost_is_raised_again():
 def test_work_that_has_begun_comes_to_its_end(number, status):
     before = signal.getsignal(number)
     done = []
-    with pytest.raises(Stopped) as stopped, finishing() as work:
+    with pytest.raises(Stopped) as stopped, finishing("finishing the step, then saving") as work:
         work.begin()
         signal.raise_signal(number)
         done.append("the step")
@@ -56,7 +56,7 @@ def test_work_that_has_begun_comes_to_its_end(number, status):
 
 
 def test_the_second_ctrl_c_does_not_wait():
-    with pytest.raises(KeyboardInterrupt) as interrupt, finishing() as work:
+    with pytest.raises(KeyboardInterrupt) as interrupt, finishing("finishing the step, then saving") as work:
         work.begin()
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
@@ -65,7 +65,7 @@ def test_the_second_ctrl_c_does_not_wait():
 
 
 def test_a_signal_after_the_last_check_is_not_lost():
-    with pytest.raises(Stopped), finishing() as work:
+    with pytest.raises(Stopped), finishing("finishing the step, then saving") as work:
         work.begin()
         work.check()
         signal.raise_signal(signal.SIGTERM)
@@ -75,7 +75,7 @@ def test_a_thread_can_train_too():
     seen = []
 
     def work():
-        with finishing() as work:
+        with finishing("finishing the step, then saving") as work:
             work.begin()
             work.check()
             seen.append("done")
@@ -90,7 +90,7 @@ def test_who_ignores_ctrl_c_goes_on_ignoring_it():
     """As a shell makes it for what runs in the background."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with finishing() as work:
+        with finishing("finishing the step, then saving") as work:
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
             signal.raise_signal(signal.SIGINT)
             work.check()
@@ -284,7 +284,7 @@ write_whole(Path({str(tmp_path / "file")!r}), "words")
 def test_a_second_ctrl_c_leaves_at_once():
     """Also where no line of Python runs, as while XLA compiles."""
     process = start(
-        script=LATER + "with interrupts.finishing() as work:\n"
+        script=LATER + "with interrupts.finishing('finishing the step, then saving') as work:\n"
         "    work.begin(); print('ready', flush=True); __import__('hashlib').pbkdf2_hmac('sha256', b'', b'', 10**9)"
     )
     assert process.stdout.readline() == "ready\n"
@@ -337,7 +337,9 @@ from meshax.bench import beside
 class Popen(subprocess.Popen):
     def __init__(self, command, **options):
         super().__init__([sys.executable, "-c", "import time; time.sleep(60)"], **options)
+    def communicate(self, *args):
         print(self.pid, flush=True)
+        return super().communicate(*args)
 subprocess.Popen = Popen
 beside._answer("")
 """

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_WAITING = b"meshax: finishing the step, then saving; again, and it leaves at once\n"
 _SHOW_CURSOR = b"\x1b[?25h\n"  # a progress bar has hidden it
 
 _undo: dict[Callable[[], Any], None] = {}
@@ -32,7 +31,8 @@ class Stopped(KeyboardInterrupt):
 class Finishing:
     """Work that wants to come to a good end when a signal comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: str) -> None:
+        self.words = words
         self._number = 0
         self._has_begun = False
 
@@ -84,9 +84,10 @@ def _watch(pipe: int) -> None:
         for number in os.read(pipe, 64):
             if number not in SIGNALS:
                 continue
-            if _Command.work is None or not _Command.work.take(number):
-                _leave(number)
-            os.write(2, _WAITING)
+            work = _Command.work
+            if work is None or not work.take(number):
+                return _leave(number)
+            os.write(2, f"meshax: {work.words}; again, and it leaves at once\n".encode())
 
 
 def _leave(number: int) -> None:
@@ -123,13 +124,13 @@ def undoing(undo: Callable[[], Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def finishing() -> Iterator[Finishing]:
-    """Gives work the time to come to a good end when Ctrl-C or SIGTERM asks it to.
+def finishing(words: str) -> Iterator[Finishing]:
+    """Gives work the time to come to a good end, which has words, when Ctrl-C or SIGTERM asks it to.
 
     In a process that is not a command's, a signal that is not waited for does what it did before. What it raises while
     JAX traces can get lost in a call back: `check` raises it again.
     """
-    work = Finishing()
+    work = Finishing(words)
 
     def handle(number: int, frame: Any) -> None:
         if not work.take(number):

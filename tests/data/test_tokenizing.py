@@ -269,11 +269,14 @@ def test_of_two_processes_one_works(text):
     assert len(found[0]) == len(EXPECTED)
 
 
-def test_progress_is_shown_on_standard_error(text, capsys):
+def test_progress_is_shown_on_standard_error(text, capsys, small_batches):
+    """A bar on a terminal, elsewhere a line for a hundredth or more."""
     tokenize(text, VOCABULARY, "tokens")
     out, err = capsys.readouterr()
-    assert out == ""
-    assert "tokenizing" in err
+    assert out == "" and set(err.splitlines()) == {"tokenizing: 0.00 of 0.00 GB"}
+    terminal = Console(file=StringIO(), force_terminal=True)
+    tokenize(text, VOCABULARY, "again", terminal)
+    assert "━" in terminal.file.getvalue() and " of " not in terminal.file.getvalue()
 
 
 def test_a_full_disk_is_an_error_and_the_next_call_continues(text, monkeypatch, small_batches):

@@ -41,7 +41,7 @@ class Evaluate(Reporting):
         run = Run(config, console, read_only=True)
         if self.data.text:
             run.use_other_text(self.data)
-        with finishing() as work:
+        with finishing("finishing a batch") as work:
             state, extra = run.restored(step)
             evaluation = run.evaluate(state.model, check=work.check)
         data = {"step": extra["step"], "loss": evaluation.loss, **evaluation.figures()}

@@ -62,7 +62,7 @@ class OnTrained(Reporting):
         if run.model.batch_kind != "tokens":
             raise UsageError(f"the model in {self.run_!r} writes no text.", fix="name the run of a language model.")
         words = Vocabulary.load(run.directory / VOCABULARY)
-        with finishing() as work:
+        with finishing("finishing what is being written") as work:
             state, _ = run.restored(step)
             yield Restored(state.model, run.mesh, run.layout, words, run.sizes["length"], console, work)
 

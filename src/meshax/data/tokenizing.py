@@ -112,7 +112,7 @@ class _Writer:
         point = self._last_point()
         columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
         with (
-            Progress(TextColumn("tokenizing"), *columns, console=console) as bar,
+            Progress(TextColumn("tokenizing"), *columns, console=console, disable=not console.is_terminal) as bar,
             open(self.tokens, "r+b" if point.tokens else "wb") as tokens,
             open(self.offsets, "r+b" if point.tokens else "wb") as offsets,
         ):
@@ -124,7 +124,7 @@ class _Writer:
                 offsets.seek(0, os.SEEK_END)
             else:
                 offsets.write(bytes(OFFSET.itemsize))
-            saved = point.bytes
+            saved, said = point.bytes, 0
             for batch, ids in self._encoded(point):
                 point = self._append(point, batch, ids, tokens, offsets)
                 bar.update(task, completed=self._bytes_read(point))
@@ -132,6 +132,7 @@ class _Writer:
                     saved = point.bytes
                     self._force(tokens, offsets)
                     write_whole(self.progress, json.dumps(asdict(point)).encode())
+                    said = self._say(point, said, console)
             self._force(tokens, offsets)
             bar.update(task, completed=int(self.sizes[-1]))
         self._finish(point)
@@ -221,6 +222,14 @@ class _Writer:
         }
         write_whole(self.folder / MANIFEST, json.dumps(manifest, indent=1).encode())
         self.progress.unlink(missing_ok=True)
+
+    def _say(self, point: Point, said: int, console: Console) -> int:
+        """Writes how many hundredths are done, where there is no bar: a log has lines."""
+        done, total = self._bytes_read(point), int(self.sizes[-1])
+        hundredths = 100 * done // max(total, 1)
+        if hundredths > said and not console.is_terminal:
+            console.print(f"tokenizing: {done / 1e9:.2f} of {total / 1e9:.2f} GB", highlight=False)
+        return hundredths
 
     def _last_point(self) -> Point:
         """Returns where an interrupted run was, if what it wrote is there."""

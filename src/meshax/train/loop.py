@@ -175,7 +175,7 @@ class Run:
     def train(self) -> Evaluation:
         """Trains to the last step, and evaluates; stopped by a signal, it saves, and raises `Stopped`."""
         try:
-            with contextlib.closing(self.checkpoints), finishing() as work:
+            with contextlib.closing(self.checkpoints), finishing("finishing the step, then saving") as work:
                 state, first = self._start()
                 for change in record_start(self.config, first, self.mesh, self.layout):
                     self._say(f"changed: {change}")
