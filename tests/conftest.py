@@ -7,6 +7,7 @@ import atexit
 import importlib.metadata
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -54,7 +55,14 @@ def _share_compiled_programs() -> None:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
 
+def _take_ctrl_c() -> None:
+    """A shell starts what runs in the background so that it ignores Ctrl-C; tests of it need to hear it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 _configure_environment()
+_take_ctrl_c()
 _share_compiled_programs()
 pytest.register_assert_rewrite("messages")
 
