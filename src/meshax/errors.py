@@ -101,3 +101,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if not known:
         return "there are none yet."
     return "known names: " + (", ".join(known) + "." if len(known) <= 12 else ", ".join(known[:12]) + ", ...")
+
+
+def shortened(lines: list[str], most: int = 10) -> str:
+    """Writes the values of a message under each other, at most so many."""
+    rest = [f"and {len(lines) - most} more"] if len(lines) > most else []
+    return "\n          ".join([*lines[:most], *rest])

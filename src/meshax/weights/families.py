@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError, did_you_mean
+from ..errors import CheckpointError, did_you_mean, shortened
 from ..models.decoder import DecoderConfig
 from ..nn.positions import SCALINGS
 from .configurations import gpt2_config, gpt2_model, llama_config, llama_model
-from .folder import Folder, shortened
+from .folder import Folder
 from .names import Place, Row, places
 
 HEAD = "lm_head.weight"
@@ -149,7 +149,7 @@ def family_for(model: Any) -> Family:
     if differences[nearest]:
         raise CheckpointError(
             "this model is of no family that there is elsewhere.",
-            values=f"as {nearest}:\n          {shortened(differences[nearest])}",
+            values=f"as {nearest}:\n          {shortened(differences[nearest], 12)}",
             rule=f"the families are {', '.join(FAMILIES)}.",
             fix="train a model of such a family, for example from the preset modern-0.1b.",
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CheckpointError
+from ..errors import CheckpointError, shortened
 from .safetensors import Entry, File
 
 CONFIG = "config.json"
@@ -75,7 +75,7 @@ class Folder:
         if differences:
             raise CheckpointError(
                 "the files of a folder of weights are not as its index says.",
-                values=shortened(differences),
+                values=shortened(differences, 12),
                 fix="fetch the folder again.",
             )
 
@@ -108,12 +108,6 @@ def read_json(path: Path) -> dict[str, Any]:
             fix="name a folder that save_pretrained, or meshax export, has written.",
         ) from None
     return data
-
-
-def shortened(lines: list[str], most: int = 12) -> str:
-    """Writes the values of a message under each other, some of them."""
-    rest = [f"and {len(lines) - most} more"] if len(lines) > most else []
-    return "\n          ".join([*lines[:most], *rest])
 
 
 def _is_file_name(name: Any) -> bool:

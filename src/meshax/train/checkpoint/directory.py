@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 from jax.experimental import multihost_utils
 
-from ...errors import CheckpointError
+from ...errors import CheckpointError, shortened
 from ...files import Held, Lock
 from ...layout import Layout, RulesLike, Setting
 from ...mesh import Mesh
@@ -28,7 +28,7 @@ from ...program import put
 from .arrays import Reader
 from .manifest import Damage, Manifest, OtherVersion, check_json, meshax_version, read_manifest
 from .stacks import sources_of
-from .trees import dtypes_to_read, entry_of, find_differences, leaves_of, read_tree, shortened, snapshot_tree
+from .trees import dtypes_to_read, entry_of, find_differences, leaves_of, read_tree, snapshot_tree
 from .verification import is_whole, verify
 from .writing import ARRAYS, TEMPORARY, Saving
 

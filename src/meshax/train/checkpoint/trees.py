@@ -23,7 +23,6 @@ from .manifest import Entry
 from .stacks import Source
 
 _READ_AHEAD = 4  # arrays
-_SHOWN = 10
 
 
 def leaves_of(tree: Any) -> dict[str, Any]:
@@ -119,12 +118,6 @@ def _differences(saved: Mapping[str, Entry], leaves: Mapping[str, Any], dtype: A
             yield f"{name}: {there} in the checkpoint, {here} here"
     if not partial:
         yield from (f"{name}: is unexpected" for name in saved if name not in leaves)
-
-
-def shortened(lines: list[str]) -> str:
-    """Writes the values of a message under each other, at most ten."""
-    rest = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-    return "\n          ".join([*lines[:_SHOWN], *rest])
 
 
 def read_tree(
