@@ -1,13 +1,16 @@
 """Numbers, places and agreement in French words, in the spelling before 1990: "vingt et un", "deux cents"."""
 
-_SMALL = (
-    "zéro un deux trois quatre cinq six sept huit neuf dix onze douze treize quatorze quinze seize dix-sept dix-huit "
-    "dix-neuf"
-).split()
+_SMALL = [
+    "zéro", "un", "deux", "trois", "quatre", "cinq", "six", "sept", "huit", "neuf", "dix", "onze", "douze", "treize",
+    "quatorze", "quinze", "seize", "dix-sept", "dix-huit", "dix-neuf",
+]  # fmt: skip
 _TENS = {2: "vingt", 3: "trente", 4: "quarante", 5: "cinquante", 6: "soixante", 8: "quatre-vingt"}
 _VOWELS = tuple("aàâeéèêëiîïoôuùûyhœ")  # of the words here that begin with h, none is aspirated
-WEEKDAYS = "lundi mardi mercredi jeudi vendredi samedi dimanche".split()
-MONTHS = "janvier février mars avril mai juin juillet août septembre octobre novembre décembre".split()
+WEEKDAYS = ["lundi", "mardi", "mercredi", "jeudi", "vendredi", "samedi", "dimanche"]
+MONTHS = [
+    "janvier", "février", "mars", "avril", "mai", "juin", "juillet", "août", "septembre", "octobre", "novembre",
+    "décembre",
+]  # fmt: skip
 
 
 def cardinal(number: int, *, feminine: bool = False, invariable: bool = False) -> str:

@@ -201,7 +201,7 @@ def _minutes(minute: int) -> str:
 
 
 def _part_of_day(draw: Random, hour: int) -> Pair:
-    """Returns the part of the day, which English says in two ways, or not at all; noon and midnight say it themselves."""
+    """Returns the part of the day, which English says in two ways, or not at all; noon and midnight say it."""
     if hour % 12 == 0:
         return " p.m." if hour else " a.m.", ""
     if draw.random() < 0.4:
