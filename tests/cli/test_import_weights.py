@@ -67,6 +67,23 @@ def test_a_run_to_explain(folder, capsys):
     assert "a target, a preset or a run: one of the three." in capsys.readouterr().err
 
 
+def test_every_end_that_the_folder_names_ends_a_text(folder, capsys, monkeypatch):
+    monkeypatch.setattr("meshax.cli.written.use_processors", lambda mesh: None)  # the tests' own
+
+    def written(out):
+        assert main(["import", "--from", "models/llama", "--out", out]) == 0
+        capsys.readouterr()
+        words = ["--prompt", "the cat", "--tokens", "9", "--temperature", "0", "--mesh", "x:1", "--layout", "none"]
+        assert main(["generate", "--run", out, *words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["results"][0]["outputs"][0]["tokens"]
+
+    first = written("runs/one")
+    end = next(token for token in first if token < 34)  # of the tokenizer; the model has room for more
+    where = Path("models/llama/generation_config.json")
+    where.write_text(json.dumps(json.loads(where.read_text()) | {"eos_token_id": [2, end]}))
+    assert written("runs/two") == first[: first.index(end)] != first
+
+
 def test_errors_speak_of_options(folder, capsys):
     Path("models/llama/tokenizer.json").unlink()
     assert main(["import", "--from", "models/llama", "--out", "runs/llama"]) == 1

@@ -64,6 +64,20 @@ def test_numbers_of_a_configuration(tmp_path):
     assert (Vocabulary.from_tokenizer(path).begin, Vocabulary.from_tokenizer(path).end) == (257, 256)
 
 
+def test_all_ends_of_a_configuration_stop_a_text(tmp_path):
+    """Models that were taught to chat end a turn and a text with tokens of their own."""
+    path = byte_level(tmp_path, ["<|endoftext|>", "<|eot|>", "<|eom|>"], eos_token="<|eot|>")
+    assert Vocabulary.from_tokenizer(path).stops == (257,)
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 256}))
+    assert Vocabulary.from_tokenizer(path).stops == (256, 257)
+    ends = [258, 256, 999, -1, None, True]
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    vocabulary = Vocabulary.from_tokenizer(path)
+    assert (vocabulary.end, vocabulary.stops) == (257, (256, 257, 258))
+    vocabulary.save(tmp_path / "vocabulary.json")
+    assert Vocabulary.load(tmp_path / "vocabulary.json").stops == (256, 257, 258)
+
+
 def test_special_tokens_are_known_in_a_text_and_have_none(tmp_path):
     vocabulary = Vocabulary.from_tokenizer(byte_level(tmp_path, ["<|endoftext|>", "<|user|>"]))
     assert vocabulary.encode("<|user|>hi")[0] == 257

@@ -161,6 +161,47 @@ test_messages = pinned(
               fix: for example 1e-6.
             """,
         ),
+        "size": (
+            mx.ArgumentError,
+            lambda: replace(SMALL, d_model=0),
+            """
+            the model's d_model is 0.
+              fix: give a number, 1 or more.
+            """,
+        ),
+        "window": (
+            mx.ArgumentError,
+            lambda: replace(SMALL, window=-2),
+            """
+            the model's window is -2.
+              fix: give a number, 1 or more.
+            """,
+        ),
+        "scale": (
+            mx.ArgumentError,
+            lambda: replace(SMALL, embedding_scale=float("nan")),
+            """
+            the model's embedding_scale is nan.
+              fix: give a number.
+            """,
+        ),
+        "z_loss": (
+            mx.ArgumentError,
+            lambda: replace(SMALL, z_loss=-1.0),
+            """
+            the model's z_loss is -1.0.
+              fix: give a number, 0 or more.
+            """,
+        ),
+        "label smoothing": (
+            mx.ArgumentError,
+            lambda: replace(SMALL, label_smoothing=1.0),
+            """
+            the model's label_smoothing is 1.0.
+              rule: it is a share of probability, and the right token has the rest.
+              fix: give a number below 1, as in 0.1.
+            """,
+        ),
         "positions": (
             mx.ArgumentError,
             lambda: replace(SMALL, positions="rotatory"),

@@ -110,6 +110,28 @@ test_messages = pinned(
                 ("llama", "its rotations are scaled by 'longrope', which is none of linear, dynamic, yarn, llama3"),
             ),
             (
+                "values that are none",
+                lambda: model(
+                    "mistral",
+                    hidden_act=["silu"],
+                    sliding_window="far",
+                    rope_parameters=None,
+                    rope_theta="big",
+                    rope_scaling={"rope_type": "llama3", "factor": "two", "low_freq_factor": 1.0},
+                ),
+                (
+                    "mistral",
+                    "hidden_act is ['silu'], which is none of silu, swish, relu, gelu, gelu_new, gelu_pytorch_tanh, "
+                    "gelu_fast\n          sliding_window is 'far', not a size\n          rope_theta is 'big', not a "
+                    "number\n          factor is 'two', not a number\n          high_freq_factor is None, not a number",
+                ),
+            ),
+            (
+                "no table",
+                lambda: model("llama", rope_parameters="yarn"),
+                ("llama", "rope_parameters is 'yarn', not a table"),
+            ),
+            (
                 "a part of a head",
                 lambda: model("llama", partial_rotary_factor=0.5),
                 ("llama", "only a part of each head is turned (partial_rotary_factor)"),

@@ -72,7 +72,6 @@ BROKEN = {
     "bytes of nobody": raw({"a": entry(0, 8)}, b"0" * 9),
     "a negative size": raw({"a": entry(0, 8, (-2, -1))}, b"0" * 8),
     "a size beyond all memory": raw({"a": entry(0, 8, (1 << 62, 4))}, b"0" * 8),
-    "a dtype that there is not": raw({"a": entry(0, 8, dtype="F33")}, b"0" * 8),
     "places that are words": raw({"a": {"dtype": "F32", "shape": [2], "data_offsets": ["0", "8"]}}, b"0" * 8),
     "a place that is missing": raw({"a": {"dtype": "F32", "shape": [2]}}, b"0" * 8),
 }  # fmt: skip
@@ -105,6 +104,7 @@ def _in_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("long").write_bytes(BROKEN["a header longer than the file"])
     Path("gap").write_bytes(BROKEN["a gap"])
+    Path("quantized").write_bytes(raw({"a": entry(0, 2, dtype="F8_E4M3")}, b"00"))
 
 
 test_messages = pinned(
@@ -117,6 +117,16 @@ test_messages = pinned(
               values: long: its header would have 1099511627776 bytes, and may have 2
               rule: a safetensors file has a header that describes all of it.
               fix: fetch the file again.
+            """,
+        ),
+        "quantized": (
+            CheckpointError,
+            lambda: File(Path("quantized")),
+            """
+            a file of tensors has one of the dtype 'F8_E4M3'.
+              values: quantized: 'a'
+              rule: the dtypes are BOOL, U8, I8, I16, F16, BF16, I32, F32, F64, I64.
+              fix: take the model as it was before it was quantized.
             """,
         ),
         "gap": (

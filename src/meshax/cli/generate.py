@@ -50,7 +50,7 @@ class Generate(OnTrained):
     def run(self) -> None:
         """Restores and writes; after Ctrl-C what is done is printed."""
         prompts = self._prompts()
-        self._request((0,), self.seed, 0)
+        self._request((0,), self.seed, (0,))
         for name, least in (("nbest", 1), ("slots", 1), ("beam", 0)):
             if getattr(self, name) < least:
                 raise UsageError(f"{name} is {getattr(self, name)}.", fix=f"give a number, {least} or more.")
@@ -101,7 +101,7 @@ class Generate(OnTrained):
             page=min(_PAGE, places), decode=run.words.decode,
         )  # fmt: skip
         numbers = [
-            [engine.submit(self._request(tokens, self.seed + i, run.words.end)) for i in range(self.nbest)]
+            [engine.submit(self._request(tokens, self.seed + i, run.words.stops)) for i in range(self.nbest)]
             for tokens in encoded
         ]
         if shown is not None:
@@ -138,7 +138,7 @@ class Generate(OnTrained):
                 run.model, run.mesh, run.layout, beams=self.beam, length_penalty=self.length_penalty_by,
                 alpha=self.length_penalty, slots=min(self.slots, len(encoded)), places=places, page=min(_PAGE, places),
             )  # fmt: skip
-        requests = [self._request(tokens, self.seed, run.words.end) for tokens in encoded]
+        requests = [self._request(tokens, self.seed, run.words.stops) for tokens in encoded]
         for start, texts in zip(encoded, search.search(requests), strict=True):
             yield [
                 {"text": run.words.decode(text.tokens, start), "tokens": text.tokens, "score": text.score}
@@ -151,13 +151,13 @@ class Generate(OnTrained):
         for output in result["outputs"]:
             print(result["prompt"] + output["text"].rstrip("\n"), flush=True)
 
-    def _request(self, tokens: tuple[int, ...], seed: int, end: int) -> "Request":
+    def _request(self, tokens: tuple[int, ...], seed: int, ends: tuple[int, ...]) -> "Request":
         from ..decode import Request
 
         with usage():
             return Request(
                 tokens, self.tokens, self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty,
-                stop=(end,), stop_strings=self.stop, seed=seed,
+                stop=ends, stop_strings=self.stop, seed=seed,
             )  # fmt: skip
 
     def _prompts(self) -> list[str]:

@@ -49,7 +49,9 @@ def described(path: Path) -> str:
             fix=f'write {_WORDS}: {{"eos_token": "..."}}.',
         )
     begin = _special(path.parent, tokenizer, "bos")
-    return json.dumps({"begin": end if begin is None else begin, "end": end, "tokenizer": json.loads(text)})
+    description = {"begin": end if begin is None else begin, "end": end, "tokenizer": json.loads(text)}
+    stops = sorted({end, *_numbers(path.parent, tokenizer, "eos")})
+    return json.dumps(description | ({"stops": stops} if len(stops) > 1 else {}))
 
 
 def _special(folder: Path, tokenizer: "Tokenizer", kind: str) -> int | None:
@@ -58,12 +60,19 @@ def _special(folder: Path, tokenizer: "Tokenizer", kind: str) -> int | None:
     word = word.get("content") if isinstance(word, dict) else word
     if isinstance(word, str) and (number := tokenizer.token_to_id(word)) is not None:
         return number
+    return next(iter(_numbers(folder, tokenizer, kind)), None)
+
+
+def _numbers(folder: Path, tokenizer: "Tokenizer", kind: str) -> list[int]:
+    """Returns the numbers of the tokens that the first file of a folder to name any calls so: a chat has several."""
     for name in _NUMBERS:
-        number = _table(folder / name).get(f"{kind}_token_id")
-        number = number[0] if isinstance(number, list) and number else number
-        if isinstance(number, int) and tokenizer.id_to_token(number) is not None:
-            return number
-    return None
+        numbers = _table(folder / name).get(f"{kind}_token_id")
+        numbers = numbers if isinstance(numbers, list) else [numbers]
+        if known := [
+            one for one in numbers if type(one) is int and one >= 0 and tokenizer.id_to_token(one) is not None
+        ]:
+            return known
+    return []
 
 
 def _table(path: Path) -> dict[str, Any]:

@@ -35,7 +35,14 @@ def check_size(size: int) -> None:
 
 
 class Vocabulary:
-    """The subwords, from the JSON text that describes them. Make one with `train` or `load`."""
+    """The subwords, from the JSON text that describes them. Make one with `train` or `load`.
+
+    `begin` and `end` stand around a document; at any of `stops`, which has `end`, a text that is written is whole.
+    """
+
+    begin: int
+    end: int
+    stops: tuple[int, ...]
 
     def __init__(self, description: str):
         with extra("train", "vocabularies"):
@@ -46,11 +53,13 @@ class Vocabulary:
             described = json.loads(description)
             self._tokenizer = Tokenizer.from_str(json.dumps(described["tokenizer"]))
             self.begin, self.end = int(described["begin"]), int(described["end"])
+            self.stops = tuple(map(int, described.get("stops", [self.end])))
             return
         self._tokenizer = Tokenizer.from_str(description)
         # What a document says is text, even where it spells the name of one of our two tokens.
         self._tokenizer.encode_special_tokens = True
         self.begin = self.end = END
+        self.stops = (END,)
         if [self._tokenizer.token_to_id(name) for name in _SPECIAL] != [PAD, END]:
             raise ValueError(f"its first tokens are not {' and '.join(_SPECIAL)}")
 

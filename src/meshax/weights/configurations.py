@@ -31,8 +31,8 @@ _USUAL: dict[str, dict[str, Any]] = {
 class _Reader:
     """A `config.json` that is being read: what is wrong with it is collected."""
 
-    def __init__(self, family: str, config: Mapping[str, Any]):
-        self.family, self.config, self.problems = family, config, list[str]()
+    def __init__(self, family: str, config: Mapping[str, Any], problems: list[str] | None = None):
+        self.family, self.config, self.problems = family, config, [] if problems is None else problems
         if config.get("quantization_config"):
             self.problems.append("its weights are quantized (quantization_config)")
 
@@ -56,9 +56,17 @@ class _Reader:
 
     def activation(self, name: str) -> str:
         word = self.get(name, "silu")
-        if word not in _ACTIVATIONS:
+        if not isinstance(word, str) or word not in _ACTIVATIONS:
             self.problems.append(f"{name} is {word!r}, which is none of {', '.join(_ACTIVATIONS)}")
-        return _ACTIVATIONS.get(word, "silu")
+            return "silu"
+        return _ACTIVATIONS[word]
+
+    def table(self, name: str) -> dict[str, Any]:
+        value = self.get(name, {})
+        if not isinstance(value, dict):
+            self.problems.append(f"{name} is {value!r}, not a table")
+            return {}
+        return value
 
     def refuse(self, name: str, *allowed: Any) -> None:
         """Takes note of a field that may only have some values, or be left out."""
@@ -128,7 +136,7 @@ def _window(read: _Reader) -> int | None:
         window = window if slides and kinds != {"full_attention"} else None
     if kinds - {"full_attention", "sliding_attention"} or len(kinds) > 1:
         read.problems.append("its layers differ in how far they see (layer_types, max_window_layers)")
-    return None if window is None else int(window)
+    return None if window is None else read.size("sliding_window")
 
 
 def _biases(read: _Reader) -> str:
@@ -142,39 +150,39 @@ def _biases(read: _Reader) -> str:
 
 def _rope_fields(read: _Reader) -> dict[str, Any]:
     """Returns what `rope_parameters`, or the older `rope_theta` and `rope_scaling`, say of rotations."""
-    rope = {**(read.config.get("rope_scaling") or {}), **(read.config.get("rope_parameters") or {})}
+    rope = read.table("rope_scaling") | read.table("rope_parameters")
+    turns = _Reader(read.family, rope, read.problems)
     kind = rope.get("rope_type", rope.get("type", "default"))
-    theta = rope.get("rope_theta", read.config.get("rope_theta", 10_000.0))
-    if float(rope.get("partial_rotary_factor", read.config.get("partial_rotary_factor")) or 1.0) != 1.0:
+    fields: dict[str, Any] = {"rope_theta": turns.number("rope_theta", read.number("rope_theta", 10_000.0))}
+    if turns.number("partial_rotary_factor", read.number("partial_rotary_factor", 1.0)) != 1.0:
         read.problems.append("only a part of each head is turned (partial_rotary_factor)")
-    fields: dict[str, Any] = {"rope_theta": float(theta)}
-    longest = read.size("max_position_embeddings")
-    original = rope.get("original_max_position_embeddings") or longest
     if kind == "default":
         return fields
-    fields |= {"rope_scaling": kind, "rope_factor": float(rope.get("factor") or longest / original)}
+    longest = read.size("max_position_embeddings")
+    original = turns.size("original_max_position_embeddings", longest)
+    fields |= {"rope_scaling": kind, "rope_factor": turns.number("factor", longest / original)}
     if kind == "linear":
         return fields
     if kind == "dynamic":
         return fields | {"rope_original": longest}
-    fields["rope_original"] = int(original)
+    fields["rope_original"] = original
     if kind == "llama3":
-        return fields | {"rope_low": float(rope["low_freq_factor"]), "rope_high": float(rope["high_freq_factor"])}
+        return fields | {"rope_low": turns.number("low_freq_factor"), "rope_high": turns.number("high_freq_factor")}
     if kind == "yarn":
-        fields |= {"rope_low": float(rope.get("beta_slow") or 1), "rope_high": float(rope.get("beta_fast") or 32)}
-        return fields | {"rope_attention": _yarn_attention(rope), "rope_whole": bool(rope.get("truncate", True))}
+        fields |= {"rope_low": turns.number("beta_slow", 1.0), "rope_high": turns.number("beta_fast", 32.0)}
+        return fields | {"rope_attention": _yarn_attention(turns), "rope_whole": bool(rope.get("truncate", True))}
     read.problems.append(f"its rotations are scaled by {kind!r}, which is none of linear, dynamic, yarn, llama3")
     return {}
 
 
-def _yarn_attention(rope: Mapping[str, Any]) -> float:
+def _yarn_attention(turns: _Reader) -> float:
     """Returns what yarn multiplies sines and cosines by; 0 is what follows from the factor alone."""
-    if rope.get("attention_factor"):
-        return float(rope["attention_factor"])
-    if not (rope.get("mscale") and rope.get("mscale_all_dim")):
-        return 0.0
-    above, below = (0.1 * rope[name] * math.log(rope["factor"]) + 1.0 for name in ("mscale", "mscale_all_dim"))
-    return float(above / below)
+    names = ("attention_factor", "mscale", "mscale_all_dim", "factor")
+    whole, *scales, factor = (turns.number(name, 0.0) for name in names)
+    if whole or not (all(scales) and factor > 0):
+        return whole
+    above, below = (0.1 * scale * math.log(factor) + 1.0 for scale in scales)
+    return above / below
 
 
 def llama_config(family: str, model: DecoderConfig) -> dict[str, Any]:

@@ -65,6 +65,8 @@ class File:
             self.tensors: dict[str, Entry] = {}
             self._places: dict[str, int] = {}
             self._take(header, path.stat().st_size - self._begin)
+        except CheckpointError:
+            raise
         except (OSError, ValueError) as error:
             raise CheckpointError(
                 "a file of tensors is damaged, or is no such file.",
@@ -79,7 +81,12 @@ class File:
         for name, entry in sorted(header.items(), key=lambda item: _begin_of(*item)):
             dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
             if dtype not in DTYPES:
-                raise ValueError(f"{name!r} has the dtype {dtype!r}, which is none of {', '.join(DTYPES)}")
+                raise CheckpointError(
+                    f"a file of tensors has one of the dtype {dtype!r}.",
+                    values=f"{self.path}: {name!r}",
+                    rule=f"the dtypes are {', '.join(DTYPES)}.",
+                    fix="take the model as it was before it was quantized.",
+                )
             self.tensors[name] = one = Entry(dtype, tuple(shape))
             if begin != at or end - begin != one.num_bytes:
                 raise ValueError(f"{name!r} is {one} at bytes {begin} to {end}, after {at} bytes of others")

@@ -4,6 +4,7 @@ The layers are made as one module whose parameters have the dim `layers`, and th
 pass recomputes what the remat policy does not keep.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -49,6 +50,7 @@ _STREAM = {"positions": "length"}  # what leaves attention and feed-forward is o
 POSITIONS = ("rotary", "sinusoidal", "learned", "relative", "none")
 DTYPES = ("bfloat16", "float16", "float32")
 NORMS: dict[str, Any] = {"rms": RMSNorm, "layer": LayerNorm}
+_SIZES = ("d_model", "heads", "d_kv", "d_ff", "layers", "vocab")
 BIASES = {"none": (), "qkv": ("q", "k", "v"), "attention": ("q", "k", "v", "out"), "all": ("q", "k", "v", "out")}
 
 
@@ -116,6 +118,23 @@ class DecoderConfig:
             raise ArgumentError(
                 f"a dropout rate is at least 0 and less than 1, not {self.dropout}.", fix="for example 0.1."
             )
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        least: dict[str, float] = dict.fromkeys((*_SIZES, "max_length", "window"), 1)
+        least |= dict.fromkeys(("embedding_scale", "logits_scale"), -math.inf)
+        least |= {"label_smoothing": 0, "z_loss": 0}
+        for name, number in least.items():
+            value = getattr(self, name)
+            if value is not None and not (value >= number and math.isfinite(value)):
+                bound = f", {number} or more" if math.isfinite(number) else ""
+                raise ArgumentError(f"the model's {name} is {value}.", fix=f"give a number{bound}.")
+        if self.label_smoothing >= 1:
+            raise ArgumentError(
+                f"the model's label_smoothing is {self.label_smoothing}.",
+                rule="it is a share of probability, and the right token has the rest.",
+                fix="give a number below 1, as in 0.1.",
+            )
 
     def rotation(self) -> Rotation:
         """Returns how queries and keys are turned, where positions are rotary."""
@@ -128,8 +147,7 @@ class DecoderConfig:
 
     def dims(self) -> dict[str, Dim]:
         """Returns the dims that layers are made of, by name."""
-        sizes = {name: getattr(self, name) for name in ("d_model", "heads", "d_kv", "d_ff", "layers", "vocab")}
-        return {name: Dim(name, size) for name, size in sizes.items()}
+        return {name: Dim(name, getattr(self, name)) for name in _SIZES}
 
     def sizes(self) -> dict[str, int]:
         """Returns the sizes of the dims of the parameters, by name; those of heads as attention groups them."""
