@@ -2,14 +2,17 @@
 
 import bz2
 import contextlib
+import glob
 import gzip
 import lzma
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..errors import did_you_mean
 from ..extras import extra
 from .left_out import FileError
 
@@ -70,27 +73,54 @@ def readable(path: Path) -> Iterator[None]:
 
 def chunks(path: Path, start: int = 0) -> Iterator[tuple[bytes, int]]:
     """Yields the bytes of a file from some byte on, each part with the bytes of the file, as it lies, read so far."""
-    size = _FIRST if not start else _CHUNK
     with readable(path), open(path, "rb") as raw:
-        stream = _OPENERS[path.suffix](raw) if is_compressed(path) else raw
-        # What comes before the place where a file is broken is not lost with it.
-        num_read, read = start, getattr(stream, "read1" if is_compressed(path) else "read", stream.read)
-        if start:
-            stream.seek(start)
-        while True:
-            try:
-                chunk = read(size)
-            except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
-                if not is_compressed(path):
-                    raise
-                raise FileError(
-                    "a compressed file is broken.",
-                    kind="broken",
-                    values=f"{path}: after {num_read:,} bytes of text: {error}",
-                    fix=f"fetch or make it again: {_TOOLS[path.suffix]} --test checks one.",
-                ) from None
-            if not chunk:
-                return
-            num_read += len(chunk)
-            yield chunk, raw.tell()
-            size = _CHUNK
+        yield from decompressed(raw, path.suffix, str(path), raw.tell, start)
+
+
+def decompressed(
+    raw: Any, suffix: str, where: str, position: Callable[[], int], start: int = 0
+) -> Iterator[tuple[bytes, int]]:
+    """Yields the bytes of an open file, decompressed as its suffix says.
+
+    Args:
+        raw: what to read.
+        suffix: of its name.
+        where: what to call it in messages.
+        position: says how many bytes, as they lie on the disk, are read so far.
+        start: the byte to begin at.
+    """
+    size = _FIRST if not start else _CHUNK
+    is_packed = suffix in _OPENERS
+    stream = _OPENERS[suffix](raw) if is_packed else raw
+    # What comes before the place where a file is broken is not lost with it.
+    num_read, read = start, getattr(stream, "read1" if is_packed else "read", stream.read)
+    if start:
+        stream.seek(start)
+    while True:
+        try:
+            chunk = read(size)
+        except (OSError, EOFError, zlib.error, lzma.LZMAError, ValueError) as error:
+            if not is_packed:
+                raise
+            raise FileError(
+                "a compressed file is broken.",
+                kind="broken",
+                values=f"{where}: after {num_read:,} bytes of text: {error}",
+                fix=f"fetch or make it again: {_TOOLS[suffix]} --test checks one.",
+            ) from None
+        if not chunk:
+            return
+        num_read += len(chunk)
+        yield chunk, position()
+        size = _CHUNK
+
+
+def nearest(path: Path) -> str:
+    """Returns which files there are, for whoever has named one that there is not."""
+    folder = path.parent
+    while not folder.is_dir() and folder != folder.parent:
+        path, folder = folder, folder.parent
+    if glob.has_magic(str(folder)):
+        return "correct the pattern."
+    names = [entry.name for entry in islice(folder.iterdir(), 1000)]
+    return f"in {folder}/: {did_you_mean(path.name, names)}"

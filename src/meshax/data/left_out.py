@@ -19,6 +19,9 @@ KINDS = {
     "not JSON": ("line that is not JSON", "lines that are not JSON"),
     "no field": ("record without the field", "records without the field"),
     "no column": ("file without the column", "files without the column"),
+    "not a pair": ("line that is not a pair", "lines that are not pairs"),
+    "empty side": ("pair with an empty side", "pairs with an empty side"),
+    "long side": ("pair with an over-long side", "pairs with an over-long side"),
 }
 
 
@@ -41,9 +44,13 @@ class LeftOut:
         """Counts something and returns True, or returns False if nothing may be left out: then raise."""
         if self.errors == "strict":
             return False
+        self.count(kind, where)
+        return True
+
+    def count(self, kind: str, where: str) -> None:
+        """Counts something that is left out whatever may be."""
         count, first = self.counts.get(kind, (0, where))
         self.counts[kind] = count + 1, first
-        return True
 
 
 def show_left_out(counts: Mapping[str, tuple[int, str]]) -> str:

@@ -1,15 +1,16 @@
 """Batches for training: shuffled, endless, the same for every number of processes, and resumable at any step.
 
-The windows of a token file are permuted anew for each pass, by grain's shuffle, which computes where a window goes
-instead of storing it: memory does not grow with the text. Batch n is a function of n, the seed and the token file
-alone. Each process reads its own rows of it, and the rows of all, in the order of the processes, are the batch.
+The windows of a token file, or the rows of packed pairs, are permuted anew for each pass, by grain's shuffle, which
+computes where a row goes instead of storing it: memory does not grow with the text. Batch n is a function of n, the
+seed and the token file alone. Each process reads its own rows of it, and the rows of all, in the order of the
+processes, are the batch.
 
 Several token files with weights are a mixture (`mixture.py`): each is permuted by itself, as often as its share asks.
 """
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,18 +18,29 @@ from ..errors import ArgumentError, DataError
 from ..extras import extra
 from .mixture import Mixture
 from .packing import Batch, Windows
+from .pair_packing import PackedPairs
 from .tokens import TokenFile, Tokens
 
 
-class Batches(Iterator[Batch]):
-    """An endless stream of batches: dicts of int32 arrays [rows of this process, length].
+class Rows(Protocol):
+    """Examples of one shape, any of which can be read."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def read(self, numbers: Sequence[int]) -> Batch:
+        """Returns some of them; one past the last is all padding."""
+
+
+class RowBatches(Iterator[Batch]):
+    """An endless stream of batches: dicts of int32 arrays, of the rows of this process.
 
     Args:
-        token_file: the text, or the texts of a mixture.
-        length: of a sequence, in tokens.
-        batch: how many sequences are in a batch, over all processes.
+        rows: the examples, or those of each source of a mixture.
+        identity: what the stream is known by when it is to be continued, but for the batch, the seed and the shuffle.
+        batch: how many rows are in a batch, over all processes.
         seed: of the shuffle.
-        weights: of a mixture, one for each text: its share of the examples.
+        weights: of a mixture, one for each source: its share of the examples.
         shuffle: whether each pass has an order of its own; if not, all go from the beginning to the end.
         process_index: which rows to read: the i-th part of each batch.
         process_count: how many parts there are.
@@ -36,8 +48,8 @@ class Batches(Iterator[Batch]):
 
     def __init__(
         self,
-        token_file: TokenFile | Sequence[TokenFile],
-        length: int,
+        rows: Sequence[Rows],
+        identity: dict[str, Any],
         batch: int,
         *,
         seed: int = 0,
@@ -46,33 +58,13 @@ class Batches(Iterator[Batch]):
         process_index: int = 0,
         process_count: int = 1,
     ):
-        files = [token_file] if isinstance(token_file, TokenFile) else list(token_file)
-        if len(files) != len(weights):
-            raise ArgumentError(
-                f"a mixture has {len(files)} texts and {len(weights)} weights.", fix="give one weight for each text."
-            )
-        self._mixture, self._windows = Mixture(weights), [Windows(file, length) for file in files]
+        self._mixture, self._sources = Mixture(weights), rows
         self._first, self._rows = _rows(batch, process_index, process_count)
         self._batch = batch
-        if self.num_windows < batch:
-            size = sum(map(len, files))
-            raise DataError(
-                "there is less text than one batch.",
-                values=f"{size:,} tokens make {self.num_windows:,} sequences of {length:,}, not {batch:,}",
-                fix="choose a smaller batch or shorter sequences, or name more text.",
-            )
-        self._identity: dict[str, Any] = {
-            "tokens": files[0].fingerprint,
-            "length": length,
-            "batch": batch,
-            "seed": seed,
-            "shuffle": shuffle,
-        }
-        if len(files) > 1:
-            self._identity |= {"tokens": [file.fingerprint for file in files], "weights": self._mixture.weights}
+        self._identity = {**identity, "batch": batch, "seed": seed, "shuffle": shuffle}
         with extra("train", "batches"):
             import grain
-        orders = [grain.MapDataset.range(len(windows)) for windows in self._windows]
+        orders = [grain.MapDataset.range(len(source)) for source in rows]
         orders = [order.shuffle(seed=seed + number) if shuffle else order for number, order in enumerate(orders)]
         self._orders = [order.repeat() for order in orders]
         steps = grain.MapDataset.range(sys.maxsize // batch).map(self._read)
@@ -81,25 +73,20 @@ class Batches(Iterator[Batch]):
 
     def _read(self, step: int) -> Batch:
         first = int(step) * self._batch + self._first
-        rows: list[list[int]] = [[] for _ in self._windows]
-        numbers: list[list[int]] = [[] for _ in self._windows]
+        rows: list[list[int]] = [[] for _ in self._sources]
+        numbers: list[list[int]] = [[] for _ in self._sources]
         for row in range(self._rows):
             source, number = self._mixture.at(first + row)
             rows[source].append(row)
             numbers[source].append(int(self._orders[source][number]))
         batch: Batch = {}
-        for source, windows in enumerate(self._windows):
-            for name, part in windows.read(numbers[source]).items():
+        for source, examples in enumerate(self._sources):
+            for name, part in examples.read(numbers[source]).items():
                 batch.setdefault(name, np.empty((self._rows, *part.shape[1:]), part.dtype))[rows[source]] = part
         return batch
 
     def __next__(self) -> Batch:
         return next(self._batches)
-
-    @property
-    def num_windows(self) -> int:
-        """How many sequences one pass over the text has."""
-        return sum(map(len, self._windows))
 
     def state(self) -> dict[str, Any]:
         """Returns what `restore` needs to continue here, for JSON: the same in every process."""
@@ -118,6 +105,76 @@ class Batches(Iterator[Batch]):
         self._batches.set_state(state["position"])
 
 
+class Batches(RowBatches):
+    """Batches of text: dicts of int32 arrays [rows of this process, length].
+
+    Args:
+        token_file: the text, or the texts of a mixture.
+        length: of a sequence, in tokens.
+        batch: how many sequences are in a batch, over all processes.
+        weights: of a mixture, one for each text: its share of the examples.
+        options: `seed`, `shuffle`, `process_index`, `process_count` of `RowBatches`.
+    """
+
+    def __init__(
+        self,
+        token_file: TokenFile | Sequence[TokenFile],
+        length: int,
+        batch: int,
+        *,
+        weights: Sequence[float] = (1,),
+        **options: Any,
+    ):
+        files = [token_file] if isinstance(token_file, TokenFile) else list(token_file)
+        if len(files) != len(weights):
+            raise ArgumentError(
+                f"a mixture has {len(files)} texts and {len(weights)} weights.", fix="give one weight for each text."
+            )
+        windows = [Windows(file, length) for file in files]
+        self.num_windows = sum(map(len, windows))  # sequences of one pass over the text
+        identity: dict[str, Any] = {"tokens": files[0].fingerprint, "length": length}
+        if len(files) > 1:
+            identity |= {"tokens": [file.fingerprint for file in files], "weights": Mixture(weights).weights}
+        super().__init__(windows, identity, batch, weights=weights, **options)
+        if self.num_windows < batch:
+            size = sum(map(len, files))
+            raise DataError(
+                "there is less text than one batch.",
+                values=f"{size:,} tokens make {self.num_windows:,} sequences of {length:,}, not {batch:,}",
+                fix="choose a smaller batch or shorter sequences, or name more text.",
+            )
+
+
+class PairBatches(RowBatches):
+    """Batches of pairs, as `PackedPairs` has them.
+
+    Args:
+        source: the tokens of the sources.
+        target: the tokens of the targets.
+        source_length: of a row of sources, in tokens.
+        length: of a row of targets, in tokens.
+        batch: how many rows are in a batch, over all processes.
+        options: `seed`, `shuffle`, `process_index`, `process_count` of `RowBatches`.
+    """
+
+    def __init__(
+        self, source: TokenFile, target: TokenFile, source_length: int, length: int, batch: int, **options: Any
+    ):
+        self.rows = PackedPairs(source, target, source_length, length)
+        identity = {
+            "tokens": [source.fingerprint, target.fingerprint],
+            "source_length": source_length,
+            "length": length,
+        }
+        super().__init__([self.rows], identity, batch, **options)
+        if len(self.rows) < batch:
+            raise DataError(
+                "there are fewer pairs than one batch has room for.",
+                values=f"{self.rows.num_pairs:,} pairs make {len(self.rows):,} rows, not {batch:,}",
+                fix="choose a smaller batch or shorter rows, or name more pairs.",
+            )
+
+
 def evaluation(
     token_file: Tokens, length: int, batch: int, *, process_index: int = 0, process_count: int = 1
 ) -> Iterator[Batch]:
@@ -125,10 +182,14 @@ def evaluation(
 
     The last batch is filled up with rows of weight 0, so that all have one shape and all processes get as many.
     """
-    windows = Windows(token_file, length)
-    first, rows = _rows(batch, process_index, process_count)
-    for begin in range(0, len(windows), batch):
-        yield windows.read(np.arange(begin + first, begin + first + rows).tolist())
+    yield from in_order(Windows(token_file, length), batch, process_index=process_index, process_count=process_count)
+
+
+def in_order(rows: Rows, batch: int, *, process_index: int = 0, process_count: int = 1) -> Iterator[Batch]:
+    """Yields all rows once, in order; the last batch is filled up with rows of weight 0."""
+    first, count = _rows(batch, process_index, process_count)
+    for begin in range(0, len(rows), batch):
+        yield rows.read(np.arange(begin + first, begin + first + count).tolist())
 
 
 def _rows(batch: int, process_index: int, process_count: int) -> tuple[int, int]:

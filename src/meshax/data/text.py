@@ -17,19 +17,18 @@ import sysconfig
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import ArgumentError, DataError, did_you_mean
-from .compression import is_compressed, stat
+from .compression import is_compressed, nearest, stat
 from .left_out import Errors, FileError, LeftOut
 from .limits import Counter, Limit
 from .reading import Per, Piece, Reading
 
 _STRETCH = 1 << 20  # bytes that a sample takes at one place
 _NOT_THE_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3", "__pycache__"}
-_WHOLE = 1 << 16  # hashes are below it
+WHOLE = 1 << 16  # hashes are below it
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Text:
 
     files: tuple[Path, ...]
     reading: Reading = Reading()
-    part: tuple[int, int] = (0, _WHOLE)  # the documents whose hash lies in this range
+    part: tuple[int, int] = (0, WHOLE)  # the documents whose hash lies in this range
     limit: Limit = Limit()  # of those, the first
 
     @classmethod
@@ -71,7 +70,7 @@ class Text:
             if value not in known:
                 raise ArgumentError(f"{name}={value!r} is no way to read text.", fix=did_you_mean(str(value), known))
         fields = (field,) if isinstance(field, str) else tuple(field)
-        reading = Reading(per, fields, errors, _encoding(encoding))
+        reading = Reading(per, fields, errors, encoding_named(encoding))
         names = [patterns] if isinstance(patterns, str | Path) else patterns
         files = tuple(dict.fromkeys(file for name in names for file in _matches(name)))
         if not files:
@@ -122,13 +121,13 @@ class Text:
             left_out: counts what cannot be read, if it may be left out.
         """
         pieces = self.reading.pieces(file, start, left_out)
-        if self.part == (0, _WHOLE):
+        if self.part == (0, WHOLE):
             yield from pieces
             return
         (low, high), begins = self.part, True
         for piece in pieces:
             if begins:
-                is_in = low <= _hash(piece.text) < high
+                is_in = low <= hash_of(piece.text) < high
             if is_in:
                 yield piece
             begins = piece.is_last
@@ -191,8 +190,8 @@ class Text:
         if not 0 < fraction < 1:
             raise ArgumentError(f"{fraction} is not a part to hold out.", fix="choose one between 0 and 1: 0.05.")
         if any(map(self.reading.is_by_line, self.files)):
-            edge = max(1, round(fraction * _WHOLE))
-            return replace(self, part=(edge, _WHOLE)), replace(self, part=(0, edge))
+            edge = max(1, round(fraction * WHOLE))
+            return replace(self, part=(edge, WHOLE)), replace(self, part=(0, edge))
         if len(self.files) < 2:
             raise DataError(
                 "one document cannot be both trained on and held out.",
@@ -200,7 +199,7 @@ class Text:
                 rule="where a file is a document, whole files are held out.",
                 fix='name other files to evaluate on, cut the file up, or make each line a document: per="line".',
             )
-        order = sorted(self.files, key=lambda file: (_hash(file.name), str(file)))
+        order = sorted(self.files, key=lambda file: (hash_of(file.name), str(file)))
         held_out = set(order[: min(max(1, round(fraction * len(order))), len(order) - 1)])
         kept = tuple(file for file in self.files if file not in held_out)
         return replace(self, files=kept), replace(self, files=tuple(f for f in self.files if f in held_out))
@@ -262,8 +261,8 @@ def _matches(name: str | Path) -> list[Path]:
         paths = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
         if files := [path for path in paths if path.is_file()]:
             return files
-        raise DataError("no file matches a pattern.", values=str(name), fix=_nearest(path))
-    raise DataError("a file of text does not exist.", values=str(path), fix=_nearest(path))
+        raise DataError("no file matches a pattern.", values=str(name), fix=nearest(path))
+    raise DataError("a file of text does not exist.", values=str(path), fix=nearest(path))
 
 
 def _below(folder: Path, above: tuple[tuple[int, int], ...] = ()) -> Iterator[Path]:
@@ -283,7 +282,7 @@ def _below(folder: Path, above: tuple[tuple[int, int], ...] = ()) -> Iterator[Pa
             yield from _below(Path(entry.path), (*above, here))
 
 
-def _encoding(name: str) -> str:
+def encoding_named(name: str) -> str:
     """Returns Python's name of an encoding of text."""
     try:
         codec = codecs.lookup(name)
@@ -294,16 +293,6 @@ def _encoding(name: str) -> str:
         raise ArgumentError(f"encoding={name!r} is not an encoding of text.", fix=fix) from None
 
 
-def _nearest(path: Path) -> str:
-    folder = path.parent
-    while not folder.is_dir() and folder != folder.parent:
-        path, folder = folder, folder.parent
-    if glob.has_magic(str(folder)):
-        return "correct the pattern."
-    names = [entry.name for entry in islice(folder.iterdir(), 1000)]
-    return f"in {folder}/: {did_you_mean(path.name, names)}"
-
-
-def _hash(text: str) -> int:
+def hash_of(text: str) -> int:
     """Returns a number below 65,536 that is the same on every machine."""
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogateescape"), digest_size=2).digest())

@@ -11,13 +11,13 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from rich.console import Console
@@ -26,9 +26,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from ..errors import DataError
 from ..files import Lock, write_whole
 from .left_out import LeftOut, show_left_out
-from .limits import Counter
-from .reading import PIECE
-from .text import Text
+from .limits import Counter, Limit
+from .reading import PIECE, Piece
 from .tokens import FORMAT, MANIFEST, OFFSET, TokenFile
 from .vocabulary import Vocabulary
 
@@ -40,6 +39,32 @@ CHECKPOINT = 1 << 26  # bytes of text between two points to continue from
 
 class NoDocumentsError(DataError):
     """A text of which nothing is left to read."""
+
+
+class Documents(Protocol):
+    """What can be tokenized: a `Text`, or one side of pairs."""
+
+    @property
+    def files(self) -> Sequence[Any]:
+        """What it is read from; each has a `name`."""
+
+    @property
+    def reading(self) -> Any:
+        """How they are read: a dataclass with `per`, `fields`, `errors` and `encoding`."""
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """The range of hashes of the documents that are read."""
+
+    @property
+    def limit(self) -> Limit:
+        """How many of those are read."""
+
+    def status(self, file: Any) -> tuple[int, int]:
+        """Returns the size and time of a file."""
+
+    def pieces(self, file: Any, start: int = 0, left_out: LeftOut | None = None) -> Iterator[Piece]:
+        """Yields the documents of one of the files, long ones in several pieces; the limit is not looked at."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +91,7 @@ class _Batch:
     left_out: dict[str, tuple[int, str]]
 
 
-def tokenize(text: Text, vocabulary: Vocabulary, folder: str | Path, console: Console | None = None) -> TokenFile:
+def tokenize(text: Documents, vocabulary: Vocabulary, folder: str | Path, console: Console | None = None) -> TokenFile:
     """Writes the tokens of a text into a folder, unless they are there already.
 
     They are made again if a file has changed (its name, size or time), or the way it is read, or the vocabulary; what
@@ -99,7 +124,7 @@ def tokenize(text: Text, vocabulary: Vocabulary, folder: str | Path, console: Co
 
 
 class _Writer:
-    def __init__(self, text: Text, vocabulary: Vocabulary, folder: Path, key: str):
+    def __init__(self, text: Documents, vocabulary: Vocabulary, folder: Path, key: str):
         self.text, self.vocabulary, self.folder, self.key = text, vocabulary, folder, key
         self.dtype = np.dtype("<u2" if vocabulary.size <= 1 << 16 else "<u4")
         self.tokens, self.offsets = folder / f"tokens-{key}.bin", folder / f"offsets-{key}.bin"
@@ -267,7 +292,7 @@ def _alone(folder: Path, console: Console) -> Lock:
     return Lock.wait_for(folder, lambda: console.print(words, markup=False, soft_wrap=True))
 
 
-def _key(text: Text, vocabulary: Vocabulary) -> str:
+def _key(text: Documents, vocabulary: Vocabulary) -> str:
     """Returns a name for the tokens: of other files, or another way to make them, it is another.
 
     How errors are treated is not part of it, so that a run which met a wrong byte continues with errors="replace".
@@ -280,7 +305,7 @@ def _key(text: Text, vocabulary: Vocabulary) -> str:
     return key.hexdigest()[:16]
 
 
-def _is_as_strict(errors: str, text: Text, is_whole: bool = True) -> bool:
+def _is_as_strict(errors: str, text: Documents, is_whole: bool = True) -> bool:
     """Says whether tokens of a text read so, whole or the beginning, are those that the text would have now.
 
     What was read strictly to its end has nothing to replace or to leave out. A beginning may be that of a document
@@ -289,13 +314,13 @@ def _is_as_strict(errors: str, text: Text, is_whole: bool = True) -> bool:
     return errors == text.reading.errors or (errors == "strict" and (is_whole or text.reading.errors == "replace"))
 
 
-def _description(text: Text) -> dict[str, Any]:
+def _description(text: Documents) -> dict[str, Any]:
     named = [(file, *text.status(file)) for file in text.files[:_NAMED]]
     files = [{"path": str(file), "bytes": size, "modified": time / 1e9} for file, size, time in named]
     limit = {f"max_{name}": value for name, value in asdict(text.limit).items()}
     return {**asdict(text.reading), "part": text.part, **limit, "num_files": len(text.files), "files": files}
 
 
-def _names(text: Text) -> str:
+def _names(text: Documents) -> str:
     more = f" and {len(text.files) - 3:,} more" if len(text.files) > 3 else ""
     return ", ".join(str(file) for file in text.files[:3]) + more

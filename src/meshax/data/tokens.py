@@ -117,6 +117,10 @@ class TokenFile:
         begin, end = self._offsets[number : number + 2]
         return self.tokens[int(begin) : int(end)]
 
+    def lengths(self, begin: int, end: int) -> np.ndarray:
+        """Returns how many tokens each of some documents has, with its end."""
+        return np.diff(self._offsets[begin : end + 1].astype(np.int64))
+
     def _read_manifest(self) -> dict[str, Any]:
         try:
             manifest = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
