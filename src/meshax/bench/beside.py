@@ -4,19 +4,13 @@ Run as a program, this module measures one and prints JSON: each has a process, 
 """
 
 import dataclasses
-import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..errors import ArgumentError, MeshaxError
-from ..interrupts import undoing
+from . import turns as turns_
 from .step import Measurement, Step, measure, needed_flops, timed_rounds
-
-PROGRAMS = ("meshax", "jax", "torch")
 
 
 def measure_jax(step: Step, rounds: int, steps: int, profile: bool) -> Measurement:
@@ -62,7 +56,7 @@ def measure_jax(step: Step, rounds: int, steps: int, profile: bool) -> Measureme
 
 
 def measure_program(program: str, step: Step, rounds: int, steps: int, profile: bool) -> Measurement:
-    """Measures one of `PROGRAMS` in this process."""
+    """Measures one of `turns.PROGRAMS` in this process."""
     if program == "meshax":
         return measure(step, rounds, steps, profile)
     if program == "jax":
@@ -73,37 +67,10 @@ def measure_program(program: str, step: Step, rounds: int, steps: int, profile: 
 
 
 def in_turns(programs: Sequence[str], step: Step, turns: int, steps: int, profile: bool) -> Iterator[Measurement]:
-    """Measures programs one after the other, several times, each in a process of its own.
-
-    What a profile costs is paid in the first turn only.
-    """
-    for turn in range(turns):
-        for program in programs:
-            asked = {
-                "program": program,
-                "step": dataclasses.asdict(step),
-                "steps": steps,
-                "profile": profile and not turn,
-            }
-            answer, status = _answer(json.dumps(asked))
-            if status:
-                raise ArgumentError(
-                    f"the program {program!r} could not be measured.", fix="see its own message above, or leave it out."
-                )
-            yield Measurement(**json.loads(answer.splitlines()[-1]))
-
-
-def _answer(asked: str) -> tuple[str, int]:
-    """Asks another process, and returns what it says and its status; Ctrl-C is for this one, and ends both."""
-    command, pipe = [sys.executable, "-m", __name__], subprocess.PIPE
-    with (
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as child,
-        undoing(child.kill),
-    ):
-        try:
-            return child.communicate(asked)[0], child.wait()
-        finally:
-            child.kill()
+    """Measures programs one after the other, several times, each in a process of its own."""
+    asked = {"step": dataclasses.asdict(step), "steps": steps}
+    for measured in turns_.in_turns(__name__, programs, asked, turns, profile):
+        yield Measurement(**measured)
 
 
 def together(measurements: Sequence[Measurement]) -> Measurement:
@@ -115,12 +82,9 @@ def together(measurements: Sequence[Measurement]) -> Measurement:
 
 def main() -> None:
     """Measures what standard input asks for, and prints it."""
-    asked = json.load(sys.stdin)
-    try:
-        it = measure_program(asked["program"], Step(**asked["step"]), 1, asked["steps"], asked["profile"])
-    except MeshaxError as error:
-        sys.exit(f"meshax: {error}")
-    print(json.dumps(dataclasses.asdict(it)))
+    turns_.answer(
+        lambda asked: measure_program(asked["program"], Step(**asked["step"]), 1, asked["steps"], asked["profile"])
+    )
 
 
 if __name__ == "__main__":

@@ -42,6 +42,17 @@ class Ran:
 
 
 @dataclass(frozen=True)
+class Took:
+    """What all runs of one kernel took together, in seconds, on all processors."""
+
+    kernel: str
+    instruction: str  # empty: unknown
+    op: str  # which of our operations it comes from
+    runs: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class _Instruction:
     opcode: str
     op_name: str
@@ -112,6 +123,28 @@ def time_by_kind(ran: Iterable[Ran], kinds: Mapping[str, str], seconds: float) -
             until = max(until, one.end)
     total["idle"] = max(0.0, seconds - sum(total.values()))
     return total
+
+
+def longest(ran: Iterable[Ran], text: str, most: int = 60) -> list[Took]:
+    """Returns the kernels that took longest, those first.
+
+    Args:
+        ran: what ran.
+        text: the compiled program's.
+        most: how many.
+    """
+    instructions = {name: it for name, it in _instructions(text).items() if it.opcode not in _NESTS}
+    by_kernel = {re.sub(r"\W", "_", name): name for name in instructions}
+    spent: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for one in ran:
+        name = one.name if one.name in instructions else by_kernel.get(one.kernel, "")
+        if name or _kind_of_kernel(one.kernel):
+            spent[one.kernel, name].append((one.end - one.begin) / 1e9)
+    took = [
+        Took(kernel, name, instructions[name].op_name if name else "", len(times), sum(times))
+        for (kernel, name), times in spent.items()
+    ]
+    return sorted(took, key=lambda one: -one.seconds)[:most]
 
 
 def _kind_of_kernel(name: str) -> str | None:

@@ -81,10 +81,10 @@ def as_text(results: "list[Measurement]", formula: str) -> str:
     lines = [f"{first.parameters:,} parameters, {first.tokens:,} tokens a step, {first.device}", ""]
     columns = ["program", "step", "tokens/s", "utilization", "peak memory", "compiling", "tracing"]
     rows = [columns, *(_row(one) for one in results)]
-    lines += _table(rows)
+    lines += table(rows)
     if first.kernels:
         spent = [one for one in results if one.kernels]
-        lines += ["", *_table([["ms of a step", *first.kernels], *(_kernels(one) for one in spent)])]
+        lines += ["", *table([["ms of a step", *first.kernels], *(_kernels(one) for one in spent)])]
     return "\n".join([*lines, "", f"utilization: {formula}, over the step's time and the peak"])
 
 
@@ -105,7 +105,8 @@ def _kernels(one: "Measurement") -> list[str]:
     return [one.program, *(f"{seconds * 1e3:.1f}" for seconds in one.kernels.values())]
 
 
-def _table(rows: list[list[Any]]) -> list[str]:
+def table(rows: list[list[Any]]) -> list[str]:
+    """Returns lines in columns; where the terminal is narrower, a line for each row."""
     from ..plan.printing.terminal import fitted_lines, terminal_width
 
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

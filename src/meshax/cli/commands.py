@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from .bench_decode import BenchDecode
 from .bench_step import BenchStep
 from .calibrate import Calibrate
 from .evaluate import Evaluate
@@ -28,7 +29,7 @@ _COMMANDS = {
     "explain": Explain,
     "plan": MakePlan,
     "layout": FindLayout,
-    "bench": {"step": BenchStep, "calibrate": Calibrate},
+    "bench": {"step": BenchStep, "decode": BenchDecode, "calibrate": Calibrate},
 }
 
 

@@ -98,15 +98,20 @@ class Engine:
         self._cache, self._state, tokens, likely = step(self.room.model, self._cache, self._state)
         return done + self._collect(tokens.numpy(), likely.numpy())
 
-    def explain(self, length: int = 0) -> "Report":
-        """Says what writing a chunk of tokens does and sends, for texts of some length and what was asked for so far.
+    def program(self, length: int = 0) -> tuple[Program[..., Any], tuple[Any, ...]]:
+        """Returns the program that writes a chunk of tokens, and its arguments, as shapes where they change.
 
         Args:
-            length: of the longest text; by default the room there is.
+            length: of the longest text; by default the room there is. What requests asked for so far is asked for.
         """
         cache = jax.eval_shape(lambda: self.room.model.empty_cache(self.room.slots, self.room.places, self.room.page))
         state = state_of([None] * self.batch.size, self.batch, self.room.vocab, self._asked)
-        return self._step(length or self.room.places).explain(self.room.model, cache, state)
+        return self._step(length or self.room.places), (self.room.model, cache, state)
+
+    def explain(self, length: int = 0) -> "Report":
+        """Says what that program does and sends."""
+        program, arguments = self.program(length)
+        return program.explain(*arguments)
 
     def generate(self, requests: Sequence[Request]) -> Iterator[Written]:
         """Yields what is written for each request, in their order, as soon as it and all before are done."""
