@@ -30,7 +30,7 @@ LAYERS: dict[str, int] = {
             "plan",
             "nn optim",
             "models",
-            "files extras interrupts data decode weights",
+            "files extras interrupts processes data decode weights",
             "train launch bench",
             "language cli testing __main__",
         ]

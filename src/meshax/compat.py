@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.extend
 import jax.extend.core
-from jax.interpreters import ad, partial_eval
+from jax.interpreters import ad
 
 Array = Any  # of JAX or of numpy, or a tracer: jax.Array's own type knows less than they all can
 _NONE: frozenset[str] = frozenset()
@@ -64,38 +64,6 @@ def for_a_while(own: threading.local, name: str, value: Any) -> Iterator[Any]:
         yield value
     finally:
         setattr(own, name, outer)
-
-
-def live_jaxpr(closed: Any) -> Any:
-    """Returns the jaxpr without equations whose results are not used. `jax.extend` has no dead-code elimination."""
-    live, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
-    return live
-
-
-_simple: set[Any] = set()  # primitives that were seen to have no jaxpr inside: to look again would take time
-
-
-def inner_programs(eqn: Any) -> list[Any]:
-    """Returns the jaxprs inside of an equation: a call's one, a branch's several, a loop's condition and body."""
-    if eqn.primitive in _simple:
-        return []
-    if eqn.primitive.name == "while":
-        return [eqn.params["cond_jaxpr"].jaxpr, eqn.params["body_jaxpr"].jaxpr]
-    inner = list(jax.extend.core.jaxprs_in_params(eqn.params))
-    if not inner:
-        _simple.add(eqn.primitive)
-    return inner
-
-
-def scan_counts(eqn: Any) -> tuple[int, int]:
-    """Returns how many operands of a scan are constants, and how many it carries, which JAX 0.12 hides.
-
-    What is sliced or stacked has one dimension more outside of the body.
-    """
-    body = eqn.params["jaxpr"].jaxpr
-    carry = sum(a.aval.ndim == b.aval.ndim for a, b in zip(eqn.outvars, body.outvars, strict=True))
-    consts = sum(a.aval.ndim == b.aval.ndim for a, b in zip(eqn.invars, body.invars, strict=True)) - carry
-    return consts, carry
 
 
 _types = threading.local()  # per thread: several may trace at once

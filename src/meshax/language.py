@@ -21,11 +21,12 @@ from .ops import *  # noqa: F403  # what each module of operations lists in its 
 from .ops import __all__ as _ops
 from .ops import randomness as random
 from .plan.search.layout_search import auto_layout
+from .processes import gather_to_host
 from .program import Program, put, spmd
 from .tensors import Tensor, param, tensor
 
 __all__ = [
     "ArgumentError", "CheckpointError", "DataError", "Dim", "DimError", "DtypeError", "Layout", "LayoutError", "Mesh",
     "MeshError", "MeshaxError", "OptimizerError", "Program", "ShapeError", "SliceError", "Tensor", "TrainingError",
-    "auto_layout", "dims", "param", "put", "random", "spmd", "tensor", *_ops,
+    "auto_layout", "dims", "gather_to_host", "param", "put", "random", "spmd", "tensor", *_ops,
 ]  # fmt: skip

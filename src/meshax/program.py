@@ -9,7 +9,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import jax
@@ -304,7 +304,7 @@ def _place_tensor(x: Tensor, setting: Setting) -> Tensor:
         array = crop(array, x.dims)
         for position, size in enumerate(shape):
             array = pad_to(array, position, size)
-        return Tensor(array if is_traced(array) else jax.device_put(array, sharding), x.dims, x.role)
+        return Tensor(array if is_traced(array) else _put(array, sharding), x.dims, x.role)
     if isinstance(array, jax.ShapeDtypeStruct):
         raise ShapeError(
             "a shape is not a value.",
@@ -328,4 +328,20 @@ def _place_array(x: Any, setting: Setting) -> Any:
     sharding = NamedSharding(setting.mesh.jax_mesh, PartitionSpec())
     if isinstance(x, jax.Array) and (is_traced(x) or x.sharding == sharding):
         return x
-    return jax.device_put(x, sharding)
+    return _put(x, sharding)
+
+
+def _put(x: Any, sharding: NamedSharding) -> jax.Array:
+    """Places an array, over processes the same in all: JAX's own way would compare it there first, and fail on keys."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(x, sharding)
+    if getattr(x, "weak_type", False) and not x.ndim:
+        x = x.item()  # a number, which stays typed as weakly as it is
+    if hasattr(x, "dtype") and getattr(x, "is_fully_addressable", True):
+        return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+    return _placing(sharding)(x)
+
+
+@cache
+def _placing(sharding: NamedSharding) -> Any:
+    return jax.jit(lambda x: x, out_shardings=sharding)

@@ -93,6 +93,12 @@ class Tensor:
                 values=repr(self),
                 fix="return it from the program, and look at the result; or print it there with mx.debug_print.",
             )
+        if not getattr(self._array, "is_fully_addressable", True) and not self._array.is_fully_replicated:
+            raise MeshaxError(
+                "no process has the whole of a tensor that is split over several.",
+                values=repr(self),
+                fix="let all processes call mx.gather_to_host(x) together; or look at its .array.addressable_shards.",
+            )
         return np.asarray(crop(self._array, self.dims))
 
     def item(self) -> Any:

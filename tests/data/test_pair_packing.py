@@ -107,7 +107,7 @@ def test_a_stream_continues_exactly_and_is_the_same_for_every_number_of_processe
     later = [next(stream) for _ in range(20)]  # into the second pass
     again = PairBatches(*files, 16, 15, 8, seed=3)
     again.restore(state)
-    parts = [PairBatches(*files, 16, 15, 8, seed=3, process_index=i, process_count=4) for i in range(4)]
+    parts = [PairBatches(*files, 16, 15, 8, seed=3, rows=[2 * i, 2 * i + 1]) for i in range(4)]
     for part in parts:
         part.restore(state)
     for batch in later:

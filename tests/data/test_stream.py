@@ -70,30 +70,31 @@ def test_resuming_at_any_step_is_as_if_nothing_had_happened(tokens, shuffle):
     assert same(next(batches), whole[0])
 
 
-@pytest.mark.parametrize("count", [2, 3, 6])
-def test_the_rows_of_all_processes_are_the_batch(tokens, count):
-    whole = Batches(tokens, LENGTH, BATCH, seed=1)
-    parts = [Batches(tokens, LENGTH, BATCH, seed=1, process_index=i, process_count=count) for i in range(count)]
+@pytest.mark.parametrize("rows", [range(BATCH), [0, 1, 2], [3, 5], [4], []])
+def test_some_rows_are_those_of_the_whole_batch(tokens, rows):
+    whole, part = (Batches(tokens, LENGTH, BATCH, seed=1, rows=which) for which in (None, rows))
     for _ in range(20):
-        slices = [next(part) for part in parts]
-        assert {s["tokens"].shape for s in slices} == {(BATCH // count, LENGTH)}
-        joined = {name: np.concatenate([s[name] for s in slices]) for name in slices[0]}
-        assert same(joined, next(whole))
-    assert all(part.state() == whole.state() for part in parts)
+        assert same(next(part), {name: array[list(rows)] for name, array in next(whole).items()})
+    assert part.state() == whole.state()
 
 
-def test_another_number_of_processes_continues(tokens):
+def parts_of(batch, count):
+    """The rows of a batch, as so many processes may read them."""
+    return [range(batch)[i * batch // count : (i + 1) * batch // count] for i in range(count)]
+
+
+def test_a_stream_of_other_rows_continues(tokens):
     whole = Batches(tokens, LENGTH, BATCH)
     for _ in range(4):
         next(whole)
-    part = Batches(tokens, LENGTH, BATCH, process_index=1, process_count=2)
+    part = Batches(tokens, LENGTH, BATCH, rows=range(BATCH // 2, BATCH))
     part.restore(whole.state())
     assert np.array_equal(next(part)["tokens"], next(whole)["tokens"][BATCH // 2 :])
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_evaluation_is_one_pass_in_order(tokens, count):
-    parts = [list(evaluation(tokens, LENGTH, 4, process_index=i, process_count=count)) for i in range(count)]
+    parts = [list(evaluation(tokens, LENGTH, 4, rows=rows)) for rows in parts_of(4, count)]
     batches = [
         {name: np.concatenate([part[name] for part in step]) for name in step[0]} for step in zip(*parts, strict=True)
     ]
@@ -139,9 +140,7 @@ def test_a_mixture_is_exact_after_every_example(sources):
     assert counts.tolist() == [5000, 3000, 2000]
 
     for count in (1, 2, 5):
-        parts = [
-            Batches(sources, LENGTH, batch, weights=WEIGHTS, process_index=i, process_count=count) for i in range(count)
-        ]
+        parts = [Batches(sources, LENGTH, batch, weights=WEIGHTS, rows=rows) for rows in parts_of(batch, count)]
         for step in range(30):
             assert np.array_equal(np.concatenate([next(part)["targets"] for part in parts]), seen[step])
         for part in parts:
@@ -170,8 +169,8 @@ def test_processes_of_their_own_read_the_parts_of_a_mixture(sources, count):
         next(whole)
     state, folders = whole.state(), [str(source.folder) for source in sources]
     parts = []
-    for index in range(count):
-        words = [folders, {**options, "process_index": index, "process_count": count}, state, 5]
+    for rows in parts_of(options["batch"], count):
+        words = [folders, {**options, "rows": list(rows)}, state, 5]
         done = subprocess.run(
             [sys.executable, "-c", PART], input=json.dumps(words), capture_output=True, text=True, check=True
         )
@@ -215,13 +214,21 @@ test_messages = pinned(
               fix: choose a smaller batch or shorter sequences, or name more text.
             """,
         ),
-        "uneven": (
+        "a row that there is not": (
             ArgumentError,
-            lambda: Batches(SHARED["tokens"], LENGTH, 6, process_count=4),
+            lambda: Batches(SHARED["tokens"], LENGTH, 6, rows=[4, 5, 6]),
             """
-            a batch of 6 sequences has no part 0 of 4.
-              rule: all processes have equally many rows of a batch, and they are counted from 0.
-              fix: choose a batch that is a multiple of 4.
+            a batch of 6 sequences has no row 6.
+              rule: rows are counted from 0, over all processes.
+              fix: take those of meshax.processes.LocalRows.
+            """,
+        ),
+        "a batch of nothing": (
+            ArgumentError,
+            lambda: Batches(SHARED["tokens"], LENGTH, 0),
+            """
+            a batch of 0 sequences holds nothing.
+              fix: choose a batch of 1 or more.
             """,
         ),
         "weights": (

@@ -7,7 +7,7 @@ taken by copies. The names of scopes in the trace tell.
 import sys
 from typing import Any
 
-from ..compat import inner_programs
+from .jaxprs import inner_programs
 
 # The scopes of what we differentiate, by copies or not.
 BY_COPIES, BY_VALUES = "value_and_grad", "value_and_grad_of_values"

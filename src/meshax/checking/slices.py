@@ -13,12 +13,12 @@ from typing import Any
 import jax
 import jax.extend.core
 
-from ..compat import inner_programs, scan_counts
 from ..dim import Dim, show
 from ..errors import SliceError
 from ..layout import Part
 from ..sources import is_of_library, source_of
 from .border import ENTERS, MARKS
+from .jaxprs import inner_programs, scan_counts
 from .rules import ALWAYS, EACH_ALONE, ELEMENTWISE, RULES, WATCHING, Combined, State, alike, drop, joined
 
 _Literal = jax.extend.core.Literal

@@ -2,8 +2,7 @@
 
 The windows of a token file, or the rows of packed pairs, are permuted anew for each pass, by grain's shuffle, which
 computes where a row goes instead of storing it: memory does not grow with the text. Batch n is a function of n, the
-seed and the token file alone. Each process reads its own rows of it, and the rows of all, in the order of the
-processes, are the batch.
+seed and the token file alone. A process reads those rows of it that its devices hold (`meshax.processes.LocalRows`).
 
 Several token files with weights are a mixture (`mixture.py`): each is permuted by itself, as often as its share asks.
 """
@@ -33,38 +32,36 @@ class Rows(Protocol):
 
 
 class RowBatches(Iterator[Batch]):
-    """An endless stream of batches: dicts of int32 arrays, of the rows of this process.
+    """An endless stream of batches: dicts of int32 arrays.
 
     Args:
-        rows: the examples, or those of each source of a mixture.
+        sources: the examples, those of each source of a mixture.
         identity: what the stream is known by when it is to be continued, but for the batch, the seed and the shuffle.
         batch: how many rows are in a batch, over all processes.
         seed: of the shuffle.
         weights: of a mixture, one for each source: its share of the examples.
         shuffle: whether each pass has an order of its own; if not, all go from the beginning to the end.
-        process_index: which rows to read: the i-th part of each batch.
-        process_count: how many parts there are.
+        rows: which of each batch to read, in order; by default all.
     """
 
     def __init__(
         self,
-        rows: Sequence[Rows],
+        sources: Sequence[Rows],
         identity: dict[str, Any],
         batch: int,
         *,
         seed: int = 0,
         weights: Sequence[float] = (1,),
         shuffle: bool = True,
-        process_index: int = 0,
-        process_count: int = 1,
+        rows: Sequence[int] | None = None,
     ):
-        self._mixture, self._sources = Mixture(weights), rows
-        self._first, self._rows = _rows(batch, process_index, process_count)
+        self._mixture, self._sources = Mixture(weights), sources
+        self._rows = _rows(batch, rows)
         self._batch = batch
         self._identity = {**identity, "batch": batch, "seed": seed, "shuffle": shuffle}
         with extra("train", "batches"):
             import grain
-        orders = [grain.MapDataset.range(len(source)) for source in rows]
+        orders = [grain.MapDataset.range(len(source)) for source in sources]
         orders = [order.shuffle(seed=seed + number) if shuffle else order for number, order in enumerate(orders)]
         self._orders = [order.repeat() for order in orders]
         steps = grain.MapDataset.range(sys.maxsize // batch).map(self._read)
@@ -72,17 +69,17 @@ class RowBatches(Iterator[Batch]):
         self._batches = iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)))
 
     def _read(self, step: int) -> Batch:
-        first = int(step) * self._batch + self._first
+        first = int(step) * self._batch
         rows: list[list[int]] = [[] for _ in self._sources]
         numbers: list[list[int]] = [[] for _ in self._sources]
-        for row in range(self._rows):
+        for place, row in enumerate(self._rows):
             source, number = self._mixture.at(first + row)
-            rows[source].append(row)
+            rows[source].append(place)
             numbers[source].append(int(self._orders[source][number]))
         batch: Batch = {}
         for source, examples in enumerate(self._sources):
             for name, part in examples.read(numbers[source]).items():
-                batch.setdefault(name, np.empty((self._rows, *part.shape[1:]), part.dtype))[rows[source]] = part
+                batch.setdefault(name, np.empty((len(self._rows), *part.shape[1:]), part.dtype))[rows[source]] = part
         return batch
 
     def __next__(self) -> Batch:
@@ -106,14 +103,14 @@ class RowBatches(Iterator[Batch]):
 
 
 class Batches(RowBatches):
-    """Batches of text: dicts of int32 arrays [rows of this process, length].
+    """Batches of text: dicts of int32 arrays [rows, length].
 
     Args:
         token_file: the text, or the texts of a mixture.
         length: of a sequence, in tokens.
         batch: how many sequences are in a batch, over all processes.
         weights: of a mixture, one for each text: its share of the examples.
-        options: `seed`, `shuffle`, `process_index`, `process_count` of `RowBatches`.
+        options: `seed`, `shuffle`, `rows` of `RowBatches`.
     """
 
     def __init__(
@@ -154,7 +151,7 @@ class PairBatches(RowBatches):
         source_length: of a row of sources, in tokens.
         length: of a row of targets, in tokens.
         batch: how many rows are in a batch, over all processes.
-        options: `seed`, `shuffle`, `process_index`, `process_count` of `RowBatches`.
+        options: `seed`, `shuffle`, `rows` of `RowBatches`.
     """
 
     def __init__(
@@ -175,30 +172,30 @@ class PairBatches(RowBatches):
             )
 
 
-def evaluation(
-    token_file: Tokens, length: int, batch: int, *, process_index: int = 0, process_count: int = 1
-) -> Iterator[Batch]:
+def evaluation(token_file: Tokens, length: int, batch: int, *, rows: Sequence[int] | None = None) -> Iterator[Batch]:
     """Yields the whole text once, in order, in batches as `Batches` has them.
 
     The last batch is filled up with rows of weight 0, so that all have one shape and all processes get as many.
     """
-    yield from in_order(Windows(token_file, length), batch, process_index=process_index, process_count=process_count)
+    yield from in_order(Windows(token_file, length), batch, rows=rows)
 
 
-def in_order(rows: Rows, batch: int, *, process_index: int = 0, process_count: int = 1) -> Iterator[Batch]:
-    """Yields all rows once, in order; the last batch is filled up with rows of weight 0."""
-    first, count = _rows(batch, process_index, process_count)
-    for begin in range(0, len(rows), batch):
-        yield rows.read(np.arange(begin + first, begin + first + count).tolist())
+def in_order(source: Rows, batch: int, *, rows: Sequence[int] | None = None) -> Iterator[Batch]:
+    """Yields all examples once, in order; the last batch is filled up with rows of weight 0."""
+    chosen = _rows(batch, rows)
+    for begin in range(0, len(source), batch):
+        yield source.read([begin + row for row in chosen])
 
 
-def _rows(batch: int, process_index: int, process_count: int) -> tuple[int, int]:
-    """Returns the first row of a process, and how many it has."""
-    if batch < 1 or not 0 <= process_index < process_count or batch % process_count:
+def _rows(batch: int, rows: Sequence[int] | None) -> Sequence[int]:
+    """Returns the rows to read, checked."""
+    if batch < 1:
+        raise ArgumentError(f"a batch of {batch} sequences holds nothing.", fix="choose a batch of 1 or more.")
+    chosen = range(batch) if rows is None else rows
+    if wrong := [row for row in chosen if not 0 <= row < batch]:
         raise ArgumentError(
-            f"a batch of {batch} sequences has no part {process_index} of {process_count}.",
-            rule="all processes have equally many rows of a batch, and they are counted from 0.",
-            fix=f"choose a batch that is a multiple of {process_count}.",
+            f"a batch of {batch} sequences has no row {wrong[0]}.",
+            rule="rows are counted from 0, over all processes.",
+            fix="take those of meshax.processes.LocalRows.",
         )
-    rows = batch // process_count
-    return process_index * rows, rows
+    return chosen

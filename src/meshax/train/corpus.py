@@ -78,15 +78,16 @@ class TextExamples:
         """Returns the shapes of a batch: beside what a model of tokens asks for, which document a token is of."""
         return {**batch, **dict.fromkeys(("segments", "positions"), batch["tokens"])}
 
-    def stream(self, sizes: Mapping[str, int], seed: int) -> Batches:
+    def stream(self, sizes: Mapping[str, int], seed: int, rows: Sequence[int] | None = None) -> Batches:
         """Returns the batches to train on."""
-        return Batches(
-            files_of(self.train), length=sizes["length"], batch=sizes["batch"], seed=seed, weights=self.weights
-        )
+        length, batch = sizes["length"], sizes["batch"]
+        return Batches(files_of(self.train), length, batch, seed=seed, weights=self.weights, rows=rows)
 
-    def held_out_batches(self, sizes: Mapping[str, int]) -> Iterator[dict[str, np.ndarray]]:
+    def held_out_batches(
+        self, sizes: Mapping[str, int], rows: Sequence[int] | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
         """Yields the held-out text once."""
-        return evaluation(self.held_out, length=sizes["length"], batch=sizes["batch"])
+        return evaluation(self.held_out, length=sizes["length"], batch=sizes["batch"], rows=rows)
 
     def metrics(self, loss: float, count: float) -> dict[str, float]:
         """Returns the bits that each byte of the text takes."""

@@ -3,7 +3,7 @@
 A run knows no kind by name. To add one, write a class that offers what `Examples` says, and list it in `KINDS`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -50,11 +50,11 @@ class Examples(Protocol):
     def shapes(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Returns the shapes of a batch as these examples come: what the model asks for, and what they have beside."""
 
-    def stream(self, sizes: Mapping[str, int], seed: int) -> Stream:
-        """Returns the batches to train on."""
+    def stream(self, sizes: Mapping[str, int], seed: int, rows: Sequence[int] | None = None) -> Stream:
+        """Returns the batches to train on, of each those rows that are asked for: by default all."""
 
-    def held_out_batches(self, sizes: Mapping[str, int]) -> Iterator[Batch]:
-        """Yields the held-out examples once."""
+    def held_out_batches(self, sizes: Mapping[str, int], rows: Sequence[int] | None = None) -> Iterator[Batch]:
+        """Yields the held-out examples once, of each batch those rows that are asked for: by default all."""
 
     def metrics(self, loss: float, count: float) -> dict[str, float]:
         """Returns figures that these examples add to the model's own, of a summed loss and the sum of the weights."""

@@ -20,8 +20,9 @@ from ..interrupts import Finishing, Stopped, finishing
 from ..mesh import Mesh
 from ..models.contract import Model
 from ..plan.explain.report import Report, explain
-from ..program import spmd
-from ..tensors import Tensor, tensor
+from ..processes import LocalRows
+from ..program import put, spmd
+from ..tensors import Tensor
 from .banner import banner
 from .checkpoint import Checkpoints
 from .config import TrainConfig, run_config
@@ -65,7 +66,7 @@ class Run:
             if not config.memory:
                 check_memory(self.report, self.mesh, getattr(self.model, "keep", "everything"))
             self._make_directory()
-            self.batches = self.examples.stream(self.sizes, config.seed)
+            self.batches = self.examples.stream(self.sizes, config.seed, self.local.rows)
 
     def _check_same_run(self) -> None:
         """Raises if the directory holds a run of another model."""
@@ -152,16 +153,21 @@ class Run:
         """The program that evaluates a batch."""
         return spmd(evaluation_step, self.mesh, self.layout)
 
+    @cached_property
+    def local(self) -> LocalRows:
+        """The rows of a batch that this process reads."""
+        return LocalRows(self.shapes, self.mesh, self.layout)
+
     def tensors(self, batch: Batch) -> dict[str, Tensor]:
-        """Names the dims of a batch."""
-        return {name: tensor(array, self.shapes[name].dims) for name, array in batch.items()}
+        """Names the dims of a batch, of which this process has its rows, and places it."""
+        return self.local.put(batch)
 
     def evaluate(
         self, model: Model, batches: int | None = None, check: Callable[[], None] = lambda: None
     ) -> Evaluation:
         """Evaluates on the held-out examples, or on their first batches; `check` is called after each."""
         sums: dict[str, float] = {}
-        for number, batch in enumerate(self.examples.held_out_batches(self.sizes)):
+        for number, batch in enumerate(self.examples.held_out_batches(self.sizes, self.local.rows)):
             if number == batches:
                 break
             for name, value in self.evaluate_batch(model, self.tensors(batch)).items():
@@ -265,7 +271,7 @@ class Run:
         """Takes the steps from the first to the last."""
         guard = Guard(self.directory, self.config.on_nan, self.config.spike)
         display = Display(self.console, self.config.steps, first, self.unit, self._metrics_of_loss)
-        key = jax.random.key(self.config.seed + 1)
+        key = put(jax.random.key(self.config.seed + 1), self.mesh, self.layout)
         profile = Profile(self.directory / "profile" if self.config.profile else None, first, self.config.steps)
         with display.running(), contextlib.closing(profile):
             watch = Watch(self, display, metrics, guard, first)

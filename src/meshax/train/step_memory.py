@@ -51,7 +51,7 @@ def memory_of(mesh: Mesh, size: str) -> float:
     """Returns the bytes that a processor may use: those given, else what its device says, else what its kind has."""
     if size:
         return parse_bytes(size)
-    device = mesh.jax_mesh.devices.flat[0]
+    device = mesh.jax_mesh.local_devices[0]
     stats = device.memory_stats() or {}
     return float(stats.get("bytes_limit") or of_device(device.device_kind).memory)
 

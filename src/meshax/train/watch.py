@@ -99,7 +99,7 @@ class Watch:
 
 def memory_at_peak(mesh: Mesh) -> int:
     """Returns the most bytes that one processor has used so far, as its device says; of CPUs, this process."""
-    device = mesh.jax_mesh.devices.flat[0]
+    device = mesh.jax_mesh.local_devices[0]
     if device.platform != "cpu":
         return int((device.memory_stats() or {}).get("peak_bytes_in_use", 0))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

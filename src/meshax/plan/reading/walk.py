@@ -19,7 +19,7 @@ import jax
 import jax.extend
 
 from ...checking.border import MARKS
-from ...compat import inner_programs, live_jaxpr, scan_counts
+from ...checking.jaxprs import inner_programs, live_jaxpr, scan_counts
 from ...errors import MeshaxError
 from ...ops.gradients import GRADIENT
 from ...sources import LABELS, Source, is_of_library, operations_in, place_of, source_of
