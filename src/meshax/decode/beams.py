@@ -29,7 +29,7 @@ from ..dim import Dim
 from ..errors import ArgumentError, did_you_mean
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
-from ..models.contract import LanguageModel
+from ..models.contract import Model
 from ..ops import all as all_
 from ..ops import any as any_
 from ..ops import arange, broadcast, concat, cond, gather, log_softmax, maximum, reshape, scan, top_k, transpose, where
@@ -72,7 +72,7 @@ class BeamSearch:
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: Model,
         mesh: Mesh,
         layout: Layout | RulesLike,
         *,
@@ -82,6 +82,7 @@ class BeamSearch:
         slots: int = 8,
         places: int = 1024,
         page: int = 128,
+        source_places: int = 0,
         chunk: int = 16,
     ):
         """Makes room for beams.
@@ -96,6 +97,7 @@ class BeamSearch:
             slots: how many prompts are searched for at once.
             places: how many tokens a text has at most, its prompt included.
             page: how many tokens a page of the cache holds.
+            source_places: how many tokens a source has at most, of a model that reads one; 0: as many as a text.
             chunk: how many tokens are added before it is looked whether a search is done.
         """
         if length_penalty not in PENALTIES:
@@ -111,14 +113,14 @@ class BeamSearch:
             )
         self.batch, self.beam, self.chunk = Dim("batch", slots), Dim("beam", beams), Dim("chunk", chunk)
         self.length_penalty, self.alpha = length_penalty, alpha
-        self.room = Room(model, mesh, layout, (self.batch, self.beam), places, page)
+        self.room = Room(model, mesh, layout, (self.batch, self.beam), places, page, source_places)
         self.steps: dict[Any, Program[..., Any]] = {}  # for each number of pages that they read, and of candidates
 
     def search(self, requests: Sequence[Request]) -> Iterator[list[Hypothesis]]:
         """Yields for each request, in their order, the texts found, the best first: at most as many as there are beams.
 
         Args:
-            requests: their prompts, `tokens`, `forced` and `stop` count; nothing is drawn.
+            requests: their prompts, sources, `tokens`, `forced` and `stop` count; nothing is drawn.
         """
         for request in requests:
             self.room.check(request)
@@ -156,7 +158,7 @@ class BeamSearch:
             whole, tensor(first, (batch, beam)), tensor(last, (batch, beam)), whole, nothing, nothing,
             tensor(np.zeros((batch.size, beam.size), np.int32), (batch, beam)),
         )  # fmt: skip
-        cache = self.room.fill(self.room.empty(), {row: request.prompt for row, request in enumerate(requests)})
+        cache = self.room.fill(self.room.empty(), dict(enumerate(requests)))
         longest = max(len(request.prompt) for request in requests)
         made, is_done = 0, False
         while not is_done:
@@ -255,10 +257,14 @@ class BeamSearch:
 
 
 def _reordered(cache: Any, parent: Tensor, beam: Dim) -> Any:
-    """Returns the cache in which each beam has what its parent had; nothing is moved if each goes on by itself."""
+    """Returns the cache in which each beam has what its parent had; nothing is moved if each goes on by itself.
+
+    What has no dim of beams, such as what is kept of a source, all beams of a prompt have in common.
+    """
 
     def move(cache: Any) -> Any:
         to = parent.rename(beam="to")
-        return jax.tree.map(lambda x: gather(x, to, beam).rename(to="beam"), cache, is_leaf=is_tensor)
+        move = lambda x: gather(x, to, beam).rename(to="beam") if beam in x.dims else x  # noqa: E731
+        return jax.tree.map(move, cache, is_leaf=is_tensor)
 
     return cond(any_(parent != arange(beam)), move, lambda cache: cache, cache)

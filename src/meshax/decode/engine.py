@@ -22,7 +22,7 @@ from ..dim import Dim
 from ..errors import ArgumentError
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
-from ..models.contract import LanguageModel
+from ..models.contract import Model
 from ..ops import scan, where
 from ..program import Program, spmd
 from .choosing import choose, is_among, log_probability, with_token
@@ -39,13 +39,14 @@ class Engine:
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: Model,
         mesh: Mesh,
         layout: Layout | RulesLike,
         *,
         slots: int = 8,
         places: int = 1024,
         page: int = 128,
+        source_places: int = 0,
         chunk: int = 16,
         decode: Callable[[list[int], Sequence[int]], str] | None = None,
     ):
@@ -58,11 +59,12 @@ class Engine:
             slots: how many texts are written at once.
             places: how many tokens a text has at most, its prompt included.
             page: how many tokens a page of the cache holds: a step reads the pages that are in use.
+            source_places: how many tokens a source has at most, of a model that reads one; 0: as many as a text.
             chunk: how many tokens are written before the engine looks at them.
             decode: makes text of tokens that come after others, where strings may stop a text.
         """
         self.batch, self.chunk, self.decode = Dim("batch", slots), Dim("chunk", chunk), decode
-        self.room = Room(model, mesh, layout, (self.batch,), places, page)
+        self.room = Room(model, mesh, layout, (self.batch,), places, page, source_places)
         self._slots: list[Slot | None] = [None] * slots
         self._waiting: deque[Slot] = deque()
         self._count = 0
@@ -104,7 +106,7 @@ class Engine:
         Args:
             length: of the longest text; by default the room there is. What requests asked for so far is asked for.
         """
-        cache = jax.eval_shape(lambda: self.room.model.empty_cache(self.room.slots, self.room.places, self.room.page))
+        cache = jax.eval_shape(self.room.empty)
         state = state_of([None] * self.batch.size, self.batch, self.room.vocab, self._asked)
         return self._step(length or self.room.places), (self.room.model, cache, state)
 
@@ -140,7 +142,7 @@ class Engine:
                 done.append((slot.number, slot.written))
                 continue
             self._slots[free[0]] = slot
-            prompts[free.popleft()] = slot.request.prompt
+            prompts[free.popleft()] = slot.request
         if prompts:
             self._cache = self.room.fill(self.room.empty() if self._cache is None else self._cache, prompts)
         if prompts or self._state is None:

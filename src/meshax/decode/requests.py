@@ -30,6 +30,7 @@ class Request:
         stop: tokens that end the text, and are not part of it.
         stop_strings: texts that end the text, and are not part of it.
         seed: chooses the draws.
+        source: the tokens of the text to write from, for a model that reads one; such a model needs one.
     """
 
     prompt: tuple[int, ...]
@@ -44,6 +45,7 @@ class Request:
     stop: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     seed: int = 0
+    source: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises if nobody can do what is asked."""

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from ..dim import Dim, Dims
-from ..models.contract import CachingModel, LanguageModel
+from ..models.contract import CachingModel, Model
 from ..ops import arange, pad, where, zeros
 from ..ops import slice as slice_
 from ..ops import sum as sum_
@@ -45,6 +45,6 @@ class Rereading(eqx.Module):
         return sum_(where(is_last, logits, 0.0), "positions"), cache
 
 
-def caching(model: LanguageModel) -> CachingModel:
+def caching(model: Model) -> CachingModel:
     """Returns the model, which keeps what it has computed, or one that reads everything again."""
     return model if hasattr(model, "empty_cache") else Rereading(model)  # type: ignore[return-value]

@@ -14,7 +14,7 @@ from ..dim import Dim, Dims
 from ..errors import ArgumentError
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
-from ..models.contract import LanguageModel
+from ..models.contract import Model
 from ..ops import broadcast, gather, where
 from ..program import Program, put, spmd
 from ..tensors import Tensor, is_tensor, tensor
@@ -30,7 +30,14 @@ class Room:
     """A model on a mesh, and room for as many texts as there are slots."""
 
     def __init__(
-        self, model: LanguageModel, mesh: Mesh, layout: Layout | RulesLike, slots: Dims, places: int, page: int
+        self,
+        model: Model,
+        mesh: Mesh,
+        layout: Layout | RulesLike,
+        slots: Dims,
+        places: int,
+        page: int,
+        source_places: int = 0,
     ):
         """Places the model.
 
@@ -41,6 +48,7 @@ class Room:
             slots: the dims of the texts, `batch` first.
             places: how many tokens a text has at most, its prompt included.
             page: how many tokens a page of the cache holds.
+            source_places: how many tokens a source has at most, of a model that reads one; 0: as many as a text.
         """
         self.mesh, self.slots, self.places, self.page = mesh, slots, places, page
         self.layout = layout if isinstance(layout, Layout) else Layout(layout)
@@ -48,15 +56,20 @@ class Room:
         rules = {dim: axes for dim, axes in self.layout.rules if dim not in _NOT_OF_A_STEP}
         self.layout_of_a_step = Layout(rules, dict(self.layout.params), dict(self.layout.optimizer))
         split = mesh.count(dict(self.layout.rules).get("batch", ()))
-        self._prompts = Dim("batch", min(split, slots[0].size))  # as many are read at once as a batch is split into
+        self._few = min(split, slots[0].size)  # as many prompts are read at once as a batch is split into
+        self._reads_sources = getattr(model, "reads_sources", False)
+        self.source_places = (source_places or places) if self._reads_sources else 0
         self._emptied = spmd(self._empty, mesh, self.layout_of_a_step)
-        self.filling: dict[int, Program[..., Any]] = {}  # for each length of prompts
+        self.filling: dict[tuple[int, ...], Program[..., Any]] = {}  # for each number of prompts, and their lengths
 
     @cached_property
     def vocab(self) -> Dim:
         """The dim of the tokens."""
-        one = tensor(np.zeros((1, 1), np.int32), "batch length")
-        return jax.eval_shape(lambda model, tokens: model(tokens), self.model, one).dim("vocab")
+        one = tensor(np.zeros(1, np.int32), "batch")
+        room = (Dim("batch", 1),), self.places, self.page, *self._source_room()
+        return jax.eval_shape(lambda model: model.step(one, one, model.empty_cache(*room), 1)[0], self.model).dim(
+            "vocab"
+        )
 
     def check(self, request: Request) -> None:
         """Raises if there is no room for a text, or no such token."""
@@ -66,38 +79,55 @@ class Room:
                 values=f"{self.places} places",
                 fix="give the engine more places, or ask for fewer tokens.",
             )
-        tokens = (*request.prompt, *request.banned, *request.forced)
+        self._check_source(request)
+        tokens = (*request.prompt, *request.banned, *request.forced, *request.source)
         if wrong := [token for token in tokens if not 0 <= token < self.vocab.size]:
             raise ArgumentError(
                 f"there is no token {wrong[0]}.", values=f"{self.vocab.size} tokens", fix="encode with its vocabulary."
+            )
+
+    def _check_source(self, request: Request) -> None:
+        if bool(request.source) != self._reads_sources:
+            raise ArgumentError(
+                "this model writes from a source, and there is none."
+                if self._reads_sources
+                else "this model reads no source.",
+                rule="a model with an encoder reads a source for each text; a language model reads none.",
+                fix="give the request source=." if self._reads_sources else "leave out source=, or make it the prompt.",
+            )
+        if len(request.source) > self.source_places:
+            raise ArgumentError(
+                f"a source of {len(request.source)} tokens does not fit.",
+                values=f"{self.source_places} places",
+                fix="give more source_places, or shorten it.",
             )
 
     def empty(self) -> Any:
         """Returns a cache that holds nothing."""
         return self._emptied(self.model)
 
-    def fill(self, cache: Any, prompts: Mapping[int, Sequence[int]]) -> Any:
+    def fill(self, cache: Any, requests: Mapping[int, Request]) -> Any:
         """Returns the cache, which is donated, with prompts in some slots, by their numbers along the batch."""
-        waiting = list(prompts.items())
+        waiting = list(requests.items())
         while waiting:
-            group, waiting = waiting[: self._prompts.size], waiting[self._prompts.size :]
-            longest = max(len(prompt) - 1 for _, prompt in group)
-            length = min(max(power_of_two(longest), _SMALLEST_BUCKET), self.places)
-            tokens = np.zeros((self._prompts.size, length), np.int32)
-            lengths = np.zeros(self._prompts.size, np.int32)
-            source = np.full(self.slots[0].size, -1, np.int32)
-            for row, (slot, prompt) in enumerate(group):
-                lengths[row], source[slot] = len(prompt) - 1, row
-                tokens[row, : lengths[row]] = prompt[:-1]
-            if length not in self.filling:
-                self.filling[length] = spmd(self._filled, self.mesh, self.layout, donate=1)
-            cache = self.filling[length](
-                self.model,
-                cache,
-                tensor(tokens, (self._prompts, Dim("length", length))),
-                tensor(lengths, (self._prompts,)),
-                tensor(source, self.slots[:1]),
+            # A source is as long as its text: where many are waiting they are read together.
+            many = self._reads_sources and 2 * len(waiting) > self.slots[0].size
+            batch = Dim("batch", self.slots[0].size if many else self._few)
+            group, waiting = waiting[: batch.size], waiting[batch.size :]
+            taken = np.full(self.slots[0].size, -1, np.int32)
+            for row, (slot, _) in enumerate(group):
+                taken[slot] = row
+            least = 1 if self._reads_sources else _SMALLEST_BUCKET
+            read: tuple[Tensor, ...] = _padded(
+                batch, "length", [one.prompt[:-1] for _, one in group], least, self.places
             )
+            if self._reads_sources:
+                sources = [one.source for _, one in group]
+                read += _padded(batch, "source_length", sources, _SMALLEST_BUCKET, self.source_places)
+            key = (batch.size, *(x.dims[1].size for x in read[::2]))
+            if key not in self.filling:
+                self.filling[key] = spmd(self._filled, self.mesh, self.layout, donate=1)
+            cache = self.filling[key](self.model, cache, tensor(taken, self.slots[:1]), *read)
         return cache
 
     def pages(self, reach: int) -> int:
@@ -113,14 +143,28 @@ class Room:
         return model if before == after else spmd(lambda model: model.narrowed(), self.mesh, self.layout)(model)
 
     def _empty(self, model: Any) -> Any:
-        return model.empty_cache(self.slots, self.places, self.page)
+        return model.empty_cache(self.slots, self.places, self.page, *self._source_room())
 
-    def _filled(self, model: Any, cache: Any, tokens: Tensor, lengths: Tensor, source: Tensor) -> Any:
-        """Returns the cache with the beginnings of some texts in some slots: `source` says which, -1 for none."""
-        fresh = model.prefill(tokens, lengths, model.empty_cache((self._prompts,), self.places, self.page))
+    def _source_room(self) -> tuple[int, ...]:
+        return (self.source_places,) if self._reads_sources else ()
+
+    def _filled(self, model: Any, cache: Any, taken: Tensor, tokens: Tensor, lengths: Tensor, *sources: Tensor) -> Any:
+        """Returns the cache with the beginnings of some texts in some slots: `taken` says which, -1 for none."""
+        room = model.empty_cache((tokens.dim("batch"),), self.places, self.page, *self._source_room())
+        fresh = model.prefill(tokens, lengths, room, *sources)
 
         def insert(old: Tensor, new: Tensor) -> Tensor:
-            rows = gather(new.rename(batch="prompts"), source, "prompts")
-            return where(source >= 0, broadcast(rows, old.dims), old)
+            rows = gather(new.rename(batch="prompts"), taken, "prompts")
+            return where(taken >= 0, broadcast(rows, old.dims), old)
 
         return jax.tree.map(insert, cache, fresh, is_leaf=is_tensor)
+
+
+def _padded(batch: Dim, name: str, texts: Sequence[Sequence[int]], least: int, most: int) -> tuple[Tensor, Tensor]:
+    """Returns texts as one tensor, of few different lengths, so that there are few programs; and how long each is."""
+    longest = max(map(len, texts))
+    tokens = np.zeros((batch.size, min(max(power_of_two(longest), least), most)), np.int32)
+    for row, text in zip(tokens, texts, strict=False):
+        row[: len(text)] = text
+    lengths = np.array([*map(len, texts), *[0] * (batch.size - len(texts))], np.int32)
+    return tensor(tokens, (batch, Dim(name, tokens.shape[1]))), tensor(lengths, (batch,))

@@ -68,6 +68,23 @@ class CachingModel(LanguageModel, Protocol):
         """
 
 
+class SourceModel(CachingModel, Protocol):
+    """A model that writes a text from another, its source: what it reads of the source it keeps beside the text.
+
+    What is kept of a source need not have the dims of the beams: all beams of a text have one source.
+    """
+
+    reads_sources: ClassVar[bool]  # true
+
+    def empty_cache(self, slots: Dims, places: int, page: int, source_places: int = 0) -> Any:
+        """Makes room for texts, and for sources of so many tokens at most."""
+
+    def prefill(
+        self, tokens: Tensor, lengths: Tensor, cache: Any, inputs: Any = None, input_lengths: Any = None
+    ) -> Any:
+        """Returns the cache of sources, [batch, source_length], and of the beginnings of the texts to write."""
+
+
 class ModelConfig(Protocol):
     """A frozen dataclass of numbers, words and switches: all that a model is made from."""
 

@@ -45,21 +45,36 @@ def fields_by_kind() -> dict[str, tuple[Field, ...]]:
 
 
 def _written_fields(folder: Path) -> list[Field]:
-    """Returns the fields of the class in a folder that has what only the configuration of a model has."""
+    """Returns the fields of the class in a folder that has what only the configuration of a model has.
+
+    Those of a class that it is derived from come first: kinds share them, in a file beside their folders.
+    """
     for path in sorted(folder.glob("*.py")):
-        for names in written_fields(path).values():
+        for node in _classes(path):
+            names = written_fields(path)[node.name]
             if "batch_kind" in names:
-                return [one for one in names.values() if "ClassVar" not in one.kind]
+                bases = [_shared().get(ast.unparse(base), {}) for base in node.bases]
+                every = {name: one for own in (*bases, names) for name, one in own.items()}
+                return [one for one in every.values() if "ClassVar" not in one.kind]
     return []
+
+
+@cache
+def _shared() -> dict[str, dict[str, Field]]:
+    """Returns the fields of the classes in files beside this one, by name of the class and of the field."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return {name: fields for path in files for name, fields in written_fields(path).items()}
 
 
 def written_fields(path: Path) -> dict[str, dict[str, Field]]:
     """Returns the fields of the classes in a file, by name of the class and of the field."""
-    source = path.read_text(encoding="utf-8")
-    lines = source.splitlines()
-    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    written = {node.name: [one for one in node.body if isinstance(one, ast.AnnAssign)] for node in classes}
+    lines = path.read_text(encoding="utf-8").splitlines()
+    written = {node.name: [one for one in node.body if isinstance(one, ast.AnnAssign)] for node in _classes(path)}
     return {name: {f.name: f for f in (_field(one, lines) for one in nodes)} for name, nodes in written.items()}
+
+
+def _classes(path: Path) -> list[ast.ClassDef]:
+    return [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)]
 
 
 def _field(node: ast.AnnAssign, lines: list[str]) -> Field:

@@ -74,31 +74,37 @@ def go_through(
 
 
 def go_through_cached(
-    layers: Any, x: Tensor, cache: Any, step: Callable[[Any, Tensor, Any], tuple[Tensor, Any]], over: str = "layers"
+    layers: Any,
+    x: Tensor,
+    cache: Any,
+    step: Callable[[Any, Tensor, Any, Any], tuple[Tensor, Any]],
+    beside: Any = None,
+    over: str = "layers",
 ) -> tuple[Tensor, Any]:
-    """Calls `step(layer, x, cache)` for one layer after the other, and returns the last result and the new caches.
+    """Calls `step(layer, x, cache, beside)` for each layer, and returns the last result and the new caches.
 
     Args:
         layers: what `arranged` returned.
         x: what the first layer gets.
         cache: a tree of tensors for each layer of a tuple, or one in which all have the dim of the stack first.
         step: applies a layer to a token and to what its cache holds.
+        beside: what layers read and do not change, in the form of the caches; None: nothing.
         over: the dim of a stack.
     """
     if isinstance(layers, tuple):
         kept = []
-        for layer, own in zip(layers, cache, strict=True):
-            x, own = step(layer, x, own)
+        for layer, own, read in zip(layers, cache, beside or [None] * len(layers), strict=True):
+            x, own = step(layer, x, own, read)
             kept.append(own)
         return x, tuple(kept)
 
     def body(carry: Any, numbered: Any) -> Any:
-        (x, every), (layer, number) = carry, numbered
-        x, own = step(layer, x, _mapped(lambda stack: _taken(stack, number), every))
+        (x, every), (layer, read, number) = carry, numbered
+        x, own = step(layer, x, _mapped(lambda stack: _taken(stack, number), every), read)
         return (x, _mapped(lambda stack, new: _replaced(stack, new, number), every, own)), None
 
     dim = _stack_dim(layers, over)
-    return scan(body, (x, cache), (layers, jnp.arange(dim.size)), over=dim)[0]
+    return scan(body, (x, cache), (layers, beside, jnp.arange(dim.size)), over=dim)[0]
 
 
 def _mapped(fn: Callable[..., Tensor], *trees: Any) -> Any:

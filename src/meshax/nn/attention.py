@@ -5,7 +5,7 @@ those of the head dims that they do not share. Everything else follows from name
 of queries the keys simply lack the dim. Which kernel computes it is decided in `attention_kernels.py`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -17,7 +17,7 @@ from ..ops import arange
 from ..sources import operation
 from ..tensors import Tensor
 from .attention_kernels import Visibility, attend
-from .cache import Filling, KeyValues, Stepping
+from .cache import Filling, KeyValues, Recalled, Remembered, Stepping
 from .dropout import Dropout
 from .linear import Linear
 from .norms import RMSNorm
@@ -44,6 +44,7 @@ class Attention(eqx.Module):
     rotation: Rotation | None = eqx.field(static=True)
     q_norm: RMSNorm | None = None
     k_norm: RMSNorm | None = None
+    scale: float | None = eqx.field(static=True, default=None)
 
     @classmethod
     @operation
@@ -63,6 +64,8 @@ class Attention(eqx.Module):
         dropout: float = 0.0,
         biases: Collection[str] = (),
         norm_epsilon: float | None = None,
+        dropout_shared: Sequence[str] = (),
+        scale: float | None = None,
     ) -> "Attention":
         """Makes one.
 
@@ -80,21 +83,27 @@ class Attention(eqx.Module):
             dropout: of the attention weights.
             biases: which of the maps "q", "k", "v" and "out" have a bias.
             norm_epsilon: of an RMS norm over the queries and the keys of a head; None: they have none.
+            dropout_shared: dims along which the same weights are dropped.
+            scale: what the products of queries and keys are multiplied by; None: one over the root of the size of a
+                head. The queries begin so that the products are as large with any.
         """
         queries, keys = head_dims(heads, kv_heads)
         names = jax.random.split(key, 5)
         norms = [None if norm_epsilon is None else RMSNorm.init((d_kv,), stack, norm_epsilon) for _ in range(2)]
+        smaller = 1.0 if scale is None else d_kv.size**-0.5 / scale
         return cls(
-            Linear.init(names[0], (d_model,), (*queries, d_kv), stack, bias="q" in biases),
+            Linear.init(names[0], (d_model,), (*queries, d_kv), stack, smaller, bias="q" in biases),
             Linear.init(names[1], (d_model,), (*keys, d_kv), stack, bias="k" in biases),
             Linear.init(names[2], (d_model,), (*keys, d_kv), stack, bias="v" in biases),
             Linear.init(names[3], (*queries, d_kv), (d_model,), stack, bias="out" in biases),
             RelativeBias.init(names[4], queries, stack, both_ways=not causal) if relative else None,
-            Dropout(dropout),
+            Dropout(dropout, tuple(dropout_shared)),
             causal,
             window,
             Rotation() if rotary is True else rotary or None,
-            *norms,
+            norms[0],
+            norms[1],
+            scale,
         )
 
     @operation
@@ -129,8 +138,9 @@ class Attention(eqx.Module):
         visible = Visibility(self.causal and own, self.window, segments, segments if own else memory_segments)
         bias = None if self.relative is None else (self.relative, at, there)
         mixed = attend(
-            q, k, v, d_kv=self.q.after[-1], length=length, visible=visible, bias=bias, dropout=self.dropout, key=key
-        )
+            q, k, v, d_kv=self.q.after[-1], length=length, visible=visible, bias=bias, dropout=self.dropout, key=key,
+            scale=self.scale,
+        )  # fmt: skip
         return self.out(mixed, names)
 
     @operation
@@ -143,8 +153,32 @@ class Attention(eqx.Module):
             positions: where each token of x stands.
         """
         q, k, v = self._projected(x, x, positions, positions, cache.store.places)
-        mixed, kept = cache.attend(q, k, v, positions, d_kv=self.q.after[-1], window=self.window, bias=self.relative)
+        how: dict[str, Any] = {"d_kv": self.q.after[-1], "window": self.window, "bias": self.relative}
+        mixed, kept = cache.attend(q, k, v, positions, scale=self.scale, **how)
         return self.out(mixed), kept
+
+    @operation
+    def remembered(self, memory: Tensor, room: Remembered) -> Remembered:
+        """Returns the keys and values of a memory, so that they are computed once, in as much room as there is.
+
+        Args:
+            memory: what will be asked, [..., memory, d_model]; no query is turned by its position.
+            room: where they go; a stack of layers has one of them all.
+        """
+        k, v = self.k(memory), self.v(memory)
+        return room.holding(k if self.k_norm is None else self.k_norm(k), v)
+
+    @operation
+    def recalling(self, x: Tensor, memory: Recalled) -> Tensor:
+        """Attends to a memory whose keys and values are kept.
+
+        Args:
+            x: what asks, [slots.., positions, d_model].
+            memory: what is asked.
+        """
+        q = self.q(x)
+        q = q if self.q_norm is None else self.q_norm(q)
+        return self.out(memory.attend(q, d_kv=self.q.after[-1], scale=self.scale))
 
     def _projected(
         self, x: Tensor, source: Tensor, at: Tensor, there: Tensor, length: int

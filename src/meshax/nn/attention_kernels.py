@@ -17,7 +17,22 @@ from ..compat import typed_outputs
 from ..dim import Dim, show
 from ..errors import ShapeError
 from ..layout import current
-from ..ops import arange, broadcast, einsum, exp, full, maximum, reshape, scan, shift, softmax, transpose, where, zeros
+from ..ops import (
+    arange,
+    broadcast,
+    einsum,
+    exp,
+    full,
+    isfinite,
+    maximum,
+    reshape,
+    scan,
+    shift,
+    softmax,
+    transpose,
+    where,
+    zeros,
+)
 from ..ops import local as local_
 from ..ops import max as max_
 from ..ops import sum as sum_
@@ -66,6 +81,7 @@ def attend(
     bias: Any = None,
     dropout: Dropout,
     key: Any = None,
+    scale: float | None = None,
 ) -> Tensor:
     """Returns for each query the mean of the values, weighted by how well their keys match.
 
@@ -79,19 +95,21 @@ def attend(
         bias: a relative bias, and the positions of queries and keys.
         dropout: of the weights.
         key: for dropout.
+        scale: what the products of queries and keys are multiplied by; None: one over the root of their size.
     """
     _check_dims(q, {"keys": k, "values": v, "segments": visible.segments, "memory segments": visible.memory_segments})
-    scale = q.dim(d_kv).size ** -0.5
+    scale = q.dim(d_kv).size ** -0.5 if scale is None else scale
     drops = key is not None and dropout.rate > 0
     if length == _QUERIES:
         parts = _parts(q.dim(_QUERIES))
         if parts > 1 and bias is None and not drops:
-            return _ring(q * scale, k, v, d_kv, visible, parts)
+            return _ring(q * scale, *_kept_apart(k, v, visible), d_kv, visible, parts)
         k, v = k.rename(positions=_MEMORY), v.rename(positions=_MEMORY)
     if bias is None and not drops and _has_cudnn(q):
         return _cudnn(q, k, v, d_kv, visible, scale)
     if bias is None and not drops and visible.window is None and _has_flash(q, k):
         return _flash(q, k, v, d_kv, visible, scale)
+    k, v = _kept_apart(k, v, visible)
     scores = match(q * scale, k, d_kv)
     if bias is not None:
         relative, queries_at, keys_at = bias
@@ -100,6 +118,18 @@ def attend(
     scores = scores if seen is None else where(seen, scores, HIDDEN)
     weights = softmax(scores, over=_MEMORY).astype(v.dtype)
     return transpose(einsum(dropout(weights, key), v, over=_MEMORY), q.dims)
+
+
+def _kept_apart(k: Tensor, v: Tensor, visible: Visibility) -> tuple[Tensor, Tensor]:
+    """Returns keys and values of which none that is not finite reaches another document.
+
+    A weight of zero does not keep NaN out of a sum. So such values become zero, and their keys NaN: whoever sees them
+    still gets NaN, and a hidden key is not looked at.
+    """
+    if visible.segments is None:
+        return k, v
+    is_finite = isfinite(v)
+    return where(is_finite, k, jnp.nan), where(is_finite, v, 0.0)
 
 
 def _check_dims(q: Tensor, others: dict[str, Tensor | None]) -> None:

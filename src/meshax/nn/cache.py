@@ -20,7 +20,7 @@ from jax import lax
 from ..compat import Array
 from ..dim import Dim, Dims, without
 from ..layout import current
-from ..ops import arange, einsum, gather, softmax, transpose, where, zeros
+from ..ops import arange, einsum, gather, pad, softmax, transpose, where, zeros
 from ..ops import slice as slice_
 from ..ops import sum as sum_
 from ..ops.operands import compute
@@ -72,12 +72,22 @@ class Filling(eqx.Module):
 
     @operation
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, at: Tensor, *, d_kv: str, window: int | None, bias: Any
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        at: Tensor,
+        *,
+        d_kv: str,
+        window: int | None,
+        bias: Any,
+        scale: float | None = None,
     ) -> tuple[Tensor, KeyValues]:
         """Attends as without a cache, and keeps the last keys and values that there are places for."""
         visible = Visibility(True, window, None, None)
         biased = None if bias is None else (bias, at, at)
-        mixed = attend(q, k, v, d_kv=d_kv, length=QUERIES, visible=visible, bias=biased, dropout=Dropout(0.0))
+        how: dict[str, Any] = {"d_kv": d_kv, "length": QUERIES, "dropout": Dropout(0.0), "scale": scale}
+        mixed = attend(q, k, v, visible=visible, bias=biased, **how)
         held = positions_held(self.store.keys, self.lengths - 1)
         keys, values = (
             transpose(gather(new, held, QUERIES), old.dims)
@@ -95,7 +105,16 @@ class Stepping(eqx.Module):
 
     @operation
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, at: Tensor, *, d_kv: str, window: int | None, bias: Any
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        at: Tensor,
+        *,
+        d_kv: str,
+        window: int | None,
+        bias: Any,
+        scale: float | None = None,
     ) -> tuple[Tensor, KeyValues]:
         """Writes the token's keys and values, and attends to all that are there.
 
@@ -104,7 +123,7 @@ class Stepping(eqx.Module):
         """
         keys, values = _write(self.store.keys, k, self.at), _write(self.store.values, v, self.at)
         read_keys, read_values = (slice_(x, PAGES, 0, self.num_pages) for x in (keys, values))
-        scores = match(read_keys, q * (q.dim(d_kv).size ** -0.5), d_kv)  # this way round the keys stay as they are
+        scores = match(read_keys, _scaled(q, d_kv, scale), d_kv)  # this way round the keys stay as they are
         there = slice_(positions_held(keys, self.at), PAGES, 0, self.num_pages)
         if bias is not None:
             scores = scores + bias(at, there)
@@ -114,6 +133,51 @@ class Stepping(eqx.Module):
         weights = softmax(where(seen, scores, HIDDEN), over=(PAGES, MEMORY)).astype(values.dtype)
         mixed = einsum(weights, read_values, over=(PAGES, MEMORY))
         return transpose(mixed, q.dims), KeyValues(keys, values)
+
+
+class Remembered(eqx.Module):
+    """The keys and values of sources: [(layers), slots, (kv_heads), memory, d_kv]; they do not change."""
+
+    keys: Tensor
+    values: Tensor
+
+    @classmethod
+    def empty(cls, slots: Dims, heads: Dims, d_kv: Dim, places: int, dtype: Any, stack: Dims = ()) -> "Remembered":
+        """Makes room for sources of so many tokens; arguments are those of `KeyValues.empty`.
+
+        Communication: none.
+        """
+        shape = (*stack, *slots, *heads, Dim(MEMORY, places), d_kv)
+        return cls(zeros(shape, dtype), zeros(shape, dtype))
+
+    def holding(self, keys: Tensor, values: Tensor) -> "Remembered":
+        """Returns keys and values of a memory of at most as many tokens in this room."""
+        room = self.keys.dim(MEMORY).size - keys.dim(MEMORY).size
+        filled = (transpose(pad(x, MEMORY, 0, room), self.keys.dims).astype(self.keys.dtype) for x in (keys, values))
+        return Remembered(*filled)
+
+
+class Recalled(eqx.Module):
+    """Sources that are asked, of which so many tokens each count; slots of one source ask the same."""
+
+    store: Remembered
+    lengths: Tensor
+
+    @operation
+    def attend(self, q: Tensor, *, d_kv: str, scale: float | None = None) -> Tensor:
+        """Attends to all tokens of the source.
+
+        Communication: none, unless `memory` is split: then all-reduces of a maximum and a sum for each head, and a
+        pending sum of the result.
+        """
+        scores = match(self.store.keys, _scaled(q, d_kv, scale), d_kv)
+        seen = arange(self.store.keys.dim(MEMORY)) < self.lengths
+        weights = softmax(where(seen, scores, HIDDEN), over=MEMORY).astype(self.store.values.dtype)
+        return transpose(einsum(weights, self.store.values, over=MEMORY), q.dims)
+
+
+def _scaled(q: Tensor, d_kv: str, scale: float | None) -> Tensor:
+    return q * (q.dim(d_kv).size ** -0.5 if scale is None else scale)
 
 
 def positions_held(cache: Tensor, newest: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ from typing import Any
 
 import equinox as eqx
 
-from ..ops.randomness import dropout
+from ..ops import broadcast, where
+from ..ops.randomness import bernoulli
 from ..sources import operation
 from ..tensors import Tensor
 
@@ -16,8 +17,12 @@ class Dropout(eqx.Module):
     """
 
     rate: float = eqx.field(static=True, default=0.0)
+    shared: tuple[str, ...] = eqx.field(static=True, default=())  # dims along which all or none is dropped
 
     @operation
     def __call__(self, x: Tensor, key: Any = None) -> Tensor:
         """Drops."""
-        return x if key is None or self.rate == 0 else dropout(key, x, self.rate)
+        if key is None or self.rate == 0:
+            return x
+        drawn = tuple(d for d in x.dims if d.name not in self.shared)
+        return where(broadcast(bernoulli(key, drawn, 1 - self.rate), x.dims), x / (1 - self.rate), 0.0)

@@ -1,6 +1,6 @@
 """The feed-forward layer of a Transformer, plain or gated."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -48,6 +48,7 @@ class FeedForward(eqx.Module):
         gated: bool = False,
         dropout: float = 0.0,
         bias: bool = False,
+        dropout_shared: Sequence[str] = (),
     ) -> "FeedForward":
         """Makes one from `outer` to `inner` dims and back, with a bias in every map or in none."""
         if activation not in ACTIVATIONS:
@@ -56,7 +57,7 @@ class FeedForward(eqx.Module):
         gate = Linear.init(keys[2], outer, inner, stack, bias=bias) if gated else None
         into = Linear.init(keys[0], outer, inner, stack, bias=bias)
         out = Linear.init(keys[1], inner, outer, stack, bias=bias)
-        return cls(into, gate, out, Dropout(dropout), activation)
+        return cls(into, gate, out, Dropout(dropout, tuple(dropout_shared)), activation)
 
     @operation
     def __call__(self, x: Tensor, key: Any = None, names: Mapping[str, str] | None = None) -> Tensor:
