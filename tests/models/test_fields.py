@@ -16,6 +16,7 @@ from messages import pinned
 BY_TYPE = {int: 7, float: 0.125, int | None: 2, float | None: 0.5}
 BY_NAME = {"activation": "silu", "norm": "layer", "positions": "learned", "keep": "products", "layers_as": "unrolled"}
 BY_NAME |= {"dtype": "float16", "biases": "qkv", "rope_scaling": "linear", "rope_theta": 500.0, "rope_factor": 8.0}
+BY_NAME |= {"dropout_shared": "length"}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ..nn import LayerNorm, RMSNorm
 from ..nn.attention import head_dims
 from ..nn.feed_forward import ACTIVATIONS
 from ..nn.losses import perplexity
-from ..nn.positions import Rotation
+from ..nn.positions import BUCKETS, Rotation
 from .layers import check_layers_as
 from .recomputation import KEEP
 
@@ -78,9 +78,7 @@ class TransformerConfig:
     rope_high: float = 0.0  # of yarn, llama3: turns from which on they are not; 0: the usual
     rope_attention: float = 0.0  # of yarn: what queries and keys are multiplied by; 0: what suits the factor
     rope_whole: bool = True  # of yarn: whether the passage between the two begins and ends with whole pairs
-    attention_scale: float | None = (
-        None  # what the products of queries and keys are multiplied by; none: 1 / sqrt(d_kv)
-    )
+    attention_scale: float | None = None  # what queries times keys are multiplied by; none: 1 / sqrt(d_kv)
     dropout: float = 0.0  # the share of activations that are dropped
     dropout_shared: str = "none"  # along what the same is dropped: none, or length: in all tokens of an example alike
     label_smoothing: float = 0.0  # the share of probability that goes to all tokens alike
@@ -142,7 +140,9 @@ class TransformerConfig:
     def sizes(self) -> dict[str, int]:
         """Returns the sizes of the dims of the parameters, by name; those of heads as attention groups them."""
         groups = head_dims(Dim("heads", self.heads), self.kv_heads)[0]
-        return {name: dim.size for name, dim in self.dims().items()} | {dim.name: dim.size for dim in groups}
+        learned = {"places": self.max_length} if self.positions == "learned" else {}
+        sizes = {name: dim.size for name, dim in self.dims().items()} | {dim.name: dim.size for dim in groups}
+        return sizes | learned | ({"distances": BUCKETS} if self.positions == "relative" else {})
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """Returns the perplexity per token."""

@@ -17,6 +17,7 @@ from ..tensors import Tensor
 from .linear import normal_parameter
 
 _BASE = 10_000.0
+BUCKETS = 32  # of distances, usually
 # How rotations reach beyond the length that a model was trained for, and between which numbers of turns within that
 # length pairs pass from slowed down to kept, where some are kept.
 SCALINGS: dict[str, tuple[float, float] | None] = {
@@ -172,7 +173,7 @@ class RelativeBias(eqx.Module):
         key: Any,
         heads: Dims,
         stack: Dims = (),
-        buckets: int = 32,
+        buckets: int = BUCKETS,
         farthest: int = 128,
         both_ways: bool = False,
     ) -> "RelativeBias":
