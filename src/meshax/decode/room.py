@@ -14,7 +14,7 @@ from ..dim import Dim, Dims
 from ..errors import ArgumentError
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
-from ..models.contract import Model
+from ..models.contract import Model, shape_of
 from ..ops import broadcast, gather, where
 from ..program import Program, put, spmd
 from ..tensors import Tensor, is_tensor, tensor
@@ -65,11 +65,9 @@ class Room:
     @cached_property
     def vocab(self) -> Dim:
         """The dim of the tokens."""
-        one = tensor(np.zeros(1, np.int32), "batch")
-        room = (Dim("batch", 1),), self.places, self.page, *self._source_room()
-        return jax.eval_shape(lambda model: model.step(one, one, model.empty_cache(*room), 1)[0], self.model).dim(
-            "vocab"
-        )
+        one = shape_of(self.slots)
+        step = lambda model, token: model.step(token, token, self._empty(model), 1)[0]  # noqa: E731
+        return jax.eval_shape(step, self.model, one).dim("vocab")
 
     def check(self, request: Request) -> None:
         """Raises if there is no room for a text, or no such token."""
