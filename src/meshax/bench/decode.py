@@ -191,7 +191,7 @@ def _filled(engine: Engine, prompt: Sequence[int]) -> tuple[float, Any]:
     """Returns the seconds it takes to read a prompt, and a cache that holds it."""
     empty = jax.block_until_ready(engine.room.empty())
     begin = time.perf_counter()
-    cache = jax.block_until_ready(engine.room.fill(empty, {0: prompt}))
+    cache = jax.block_until_ready(engine.room.fill(empty, {0: Request(tuple(prompt))}))
     return time.perf_counter() - begin, cache
 
 
