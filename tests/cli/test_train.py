@@ -98,6 +98,12 @@ def test_fields_of_a_model_win_over_the_file(monkeypatch, tmp_path, capsys):
     path.write_text('preset = "lm-0.14b"\nfrom = "runs/x"\n[model]\nlayers = 3\nvocab = 500\nwindow = "none"\n')
     found = parsed(monkeypatch, "--config", str(path), "--model.layers", "4", "--vocab", "300")
     assert found == TrainOptions("lm-0.14b", {"layers": "4", "window": "none"}, "runs/x", vocab=300)
+    path.write_text("vocab = 500\ndropout = 0.1\n")
+    found = parsed(monkeypatch, "--config", str(path), "--model.vocab", "400")
+    assert found == TrainOptions(model_={"vocab": "400"}, dropout=0.1)
+    found = parsed(monkeypatch, "--config", str(path), "--model.vocab", "400", "--vocab", "300")
+    assert found == TrainOptions(model_={"vocab": "400"}, dropout=0.1, vocab=300)  # an error, later
+    path.write_text('preset = "lm-0.14b"\n[model]\nlayers = 3\n')
     monkeypatch.undo()
     assert main(["train", "--config", str(path), "--preset", "tiny"]) == 2
     assert capsys.readouterr().err == (

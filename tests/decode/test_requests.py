@@ -26,6 +26,11 @@ def test_wrong_numbers(option, rule):
     assert str(error.value) == f"{name} is {value}.\n  fix: give a number, {rule}."
 
 
+def test_an_empty_string_stops_nothing():
+    with pytest.raises(ArgumentError, match=r"^a string that stops a text is empty\.\n  fix: leave it out\."):
+        Request((1,), 5, stop_strings=("end", ""))
+
+
 def test_no_prompt():
     with pytest.raises(ArgumentError, match=r"^a prompt has at least one token\.\n  fix: begin with the token that"):
         Request(())

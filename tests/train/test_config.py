@@ -11,7 +11,7 @@ import meshax as mx
 from meshax.errors import TrainingError
 from meshax.train.config import TrainConfig
 from meshax.train.loop import run_config
-from meshax.train.options import DataOptions, OptimizerOptions, read_options
+from meshax.train.options import OptimizerOptions, read_options
 from messages import pinned
 
 
@@ -267,17 +267,37 @@ MISTAKES = {
         """
         run.toml gives the option 'optimizer.beta1' a wrong value.
           values: 'high'
-          rule: it is a number.
+          rule: it is a number, or none.
           fix: correct it, or leave it out.
         """,
     ),
     "a number where there are options": (
         mx.ArgumentError,
         read("run.json", '{"data": 5}'),
-        f"""
+        """
         run.json gives the option 'data' a wrong value.
           values: 5
-          rule: it is like {DataOptions()!r}.
+          rule: it is a table, [data].
+          fix: correct it, or leave it out.
+        """,
+    ),
+    "a text where there are several": (
+        mx.ArgumentError,
+        read("run.toml", '[data]\ntext = "a.txt"'),
+        """
+        run.toml gives the option 'data.text' a wrong value.
+          values: 'a.txt'
+          rule: it is a list of texts, as in ["a", "b"].
+          fix: correct it, or leave it out.
+        """,
+    ),
+    "a number where there are several": (
+        mx.ArgumentError,
+        read("run.toml", "[data]\nweights = 2.0"),
+        """
+        run.toml gives the option 'data.weights' a wrong value.
+          values: 2.0
+          rule: it is a list of numbers.
           fix: correct it, or leave it out.
         """,
     ),
@@ -317,6 +337,13 @@ def test_what_is_not_given_follows_from_the_preset():
     assert str(TrainConfig(out="elsewhere").directory()) == "elsewhere"
     mesh, _ = TrainConfig().placed()
     assert mesh.axes == {"data": 2, "model": 4}
+
+
+def test_a_field_said_twice_alike_is_no_contradiction():
+    """Fields of the command line are text, and an option by itself is a number."""
+    assert TrainConfig(vocab=300, model_={"vocab": "300", "dropout": "0.5"}, dropout=0.5).model().vocab == 300
+    with pytest.raises(mx.ArgumentError, match=r"^dropout is 0\.5, and model\.dropout is '0'\.\n"):
+        TrainConfig(model_={"dropout": "0"}, dropout=0.5).model()
 
 
 def test_every_option_of_an_optimizer_reaches_it():

@@ -201,7 +201,7 @@ def test_a_directory_of_another_model(whole):
     assert str(raised.value) == (
         f"{str(run.directory)!r} holds a run of another model.\n"
         "  values: vocab is 300 there, 400 here\n"
-        "  fix: choose another out=, or remove that run."
+        "  fix: give its options, as its config.toml has them, choose another out=, or remove it."
     )
 
 

@@ -1,5 +1,7 @@
 """Options are read from files as they were written, and what is no such file says so."""
 
+from pathlib import Path
+
 import pytest
 
 import meshax as mx
@@ -16,6 +18,17 @@ def test_a_file_that_is_no_configuration(tmp_path, name, content):
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(mx.ArgumentError, match=f"'{name}' cannot be read as a configuration"):
         read_options(tmp_path / name, TrainOptions)
+
+
+def test_a_word_for_no_value(tmp_path):
+    (tmp_path / "a.toml").write_text('[optimizer]\nweight_decay = "none"\n')
+    assert read_options(tmp_path / "a.toml", TrainOptions) == TrainOptions()
+
+
+def test_a_folder_is_named_as_it_was(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(mx.ArgumentError, match=r"^'\.' cannot be read as a configuration"):
+        read_options(Path("."), TrainOptions)
 
 
 def test_files_give_back_what_was_written(tmp_path):

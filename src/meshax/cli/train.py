@@ -10,7 +10,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from ..train.options import VIRTUAL, TrainOptions, read_options
+from ..train.options import SHORT, VIRTUAL, TrainOptions, read_options
 from .compile_cache import keep_compiled_programs
 from .model_options import ModelGroup, ModelOptions, given_fields
 from .options import Reporting, UsageError, progress_console, usage, use_processors
@@ -54,9 +54,13 @@ class Train(Reporting):
                 fix="leave out --preset, or the fields of the model in the file.",
             )
         values = {one.name: getattr(asked, one.name) for one in fields(TrainOptions)}
-        # an option by itself, such as --vocab, is given here in the place of the file's field of the model
-        kept = {n: v for n, v in file.model_.items() if getattr(asked, n, None) == getattr(file, n, None)}
-        return TrainOptions(**values | {"model_": kept | given_fields(asked.model_)})
+        # What is given here counts, in the place of what the file calls otherwise: --vocab of its field of the model,
+        # --model.vocab of its option by itself.
+        here = {name for name in SHORT if getattr(asked, name) != getattr(file, name)}
+        kept = {name: value for name, value in file.model_.items() if name not in here}
+        model = given_fields(asked.model_)
+        usual = {name: getattr(TrainOptions, name) for name in SHORT if name in model and name not in here}
+        return TrainOptions(**values | usual | {"model_": kept | model})
 
     def run(self) -> None:
         """Trains."""

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from ..errors import ArgumentError, DataError, did_you_mean
 from .compression import is_compressed, nearest, stat
-from .left_out import Errors, FileError, LeftOut
+from .left_out import Errors, FileError, LeftOut, show_left_out
 from .limits import Counter, Limit
 from .reading import Per, Piece, Reading
 
@@ -76,7 +76,13 @@ class Text:
         if not files:
             raise DataError("no files of text are named.", fix='name some, for example "books/*.txt".')
         for file in files if errors == "strict" or len(files) == 1 else ():
-            reading.look(file)
+            try:
+                reading.look(file)
+            except FileError as error:
+                if errors == "strict" or error.kind not in ("empty", "binary", "broken", "unreadable"):
+                    raise
+                unread = show_left_out({error.kind: (1, error.where)})
+                raise DataError("no text can be read.", values=unread, fix="correct it, or name other files.") from None
         if errors != "strict":
             reading.look_for_field(next((file for file in files if reading.is_by_line(file)), files[0]))
         return cls(files, reading, limit=limit)

@@ -60,6 +60,8 @@ class Request:
         ):
             if not is_right:
                 raise ArgumentError(f"{name} is {getattr(self, name)}.", fix=f"give a number, {rule}.")
+        if "" in self.stop_strings:
+            raise ArgumentError("a string that stops a text is empty.", fix="leave it out.")
         if not self.prompt:
             raise ArgumentError("a prompt has at least one token.", fix="begin with the token that ends a document.")
 

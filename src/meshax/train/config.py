@@ -22,11 +22,10 @@ from ..optim.schedules import by_name as schedule_by_name
 from ..plan.cost.hardware import parse_bytes
 from ..plan.search.named_layouts import find_layout
 from ..program import put
-from .options import AUTO, CONFIG, VIRTUAL, TrainOptions, read_options
+from .options import AUTO, CONFIG, SHORT, VIRTUAL, TrainOptions, read_options
 from .tracking import check_tracker
 
 _ADAFACTOR_RATE = 1e-2  # relative to the size of a parameter, so it suits any model
-_SHORT = ("keep", "vocab", "dtype", "dropout", "layers_as")  # fields of the model that are options by themselves
 _OPTIMIZER = ("weight_decay", "decay_skips", "beta1", "beta2", "epsilon", "momentum", "decay_exponent")
 
 
@@ -57,7 +56,7 @@ class TrainConfig(TrainOptions):
     def model(self) -> ModelConfig:
         """Returns the model's configuration: the preset's, with what is asked for instead."""
         model = with_fields(self._preset().model, self.model_)
-        for name in _SHORT:
+        for name in SHORT:
             value = getattr(self, name)
             if not value:
                 continue
@@ -66,12 +65,12 @@ class TrainConfig(TrainOptions):
                     f"{name} is {value!r}, and the model of the preset {self._preset().name!r} has none.",
                     fix="leave it out, or choose another preset.",
                 )
-            if name in self.model_ and self.model_[name] != value:
+            asked = model if value == AUTO else with_fields(model, {name: value})
+            if name in self.model_ and asked != model:
                 raise ArgumentError(
                     f"{name} is {value!r}, and model.{name} is {self.model_[name]!r}.", fix="leave one of them out."
                 )
-            if value != AUTO:
-                model = with_fields(model, {name: value})
+            model = asked
         return model
 
     def sizes(self) -> dict[str, int]:
@@ -84,7 +83,7 @@ class TrainConfig(TrainOptions):
         What this machine decides, such as the mesh where none is named, stays open: a run may go on elsewhere.
         """
         model: Any = self.model()
-        fields: dict[str, Any] = {name: type(self).__dataclass_fields__[name].default for name in _SHORT}
+        fields: dict[str, Any] = {name: type(self).__dataclass_fields__[name].default for name in SHORT}
         if self.keep == AUTO:
             fields["keep"] = AUTO
         optimizer = replace(self.optimizer, rate=self._peak(), warmup=self._warmup())

@@ -80,7 +80,7 @@ class Run:
             raise TrainingError(
                 f"{str(self.directory)!r} holds a run of another model.",
                 values="; ".join(f"{name} is {there.get(name)!r} there, {here.get(name)!r} here" for name in changed),
-                fix="choose another out=, or remove that run.",
+                fix="give its options, as its config.toml has them, choose another out=, or remove it.",
             )
 
     def _make_directory(self) -> None:

@@ -13,11 +13,13 @@ from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin
 
 from ..errors import ArgumentError, did_you_mean
+from ..models.fields import NONE
 from .text_options import DataOptions
 
 CONFIG = "config.json"
 RECORD = ("versions", "history")  # what the configuration of a run says beside its options
 VIRTUAL = "data:2 model:4"  # the processors of a laptop
+SHORT = ("keep", "vocab", "dtype", "dropout", "layers_as")  # fields of the model that are options by themselves
 AUTO = "auto"  # of what the backward pass keeps: the most that fits
 T = TypeVar("T", bound="TrainOptions")
 
@@ -110,7 +112,7 @@ def read_options(path: Path, kind: type[T]) -> T:
             raise ValueError("it has no options")
     except (OSError, ValueError) as error:
         raise ArgumentError(
-            f"{path.name!r} cannot be read as a configuration.",
+            f"{(path.name or str(path))!r} cannot be read as a configuration.",
             values=f"{path}: {getattr(error, 'strerror', None) or error}",
             fix="name a TOML or JSON file, such as the config.toml of a run.",
         ) from error
@@ -137,6 +139,8 @@ def _parsed(kind: Any, data: dict[str, Any], where: str, group: str = "") -> Any
             value = _parsed(wanted, value, where, f"{name}.")
         if isinstance(value, list):
             value = _tuple_of(get_args(wanted)[:1], value)
+        if value == NONE and isinstance(wanted, UnionType):
+            value = None
         kinds = get_args(wanted) if isinstance(wanted, UnionType) else (get_origin(wanted) or wanted,)
         if float in kinds and type(value) is int:
             value = float(value)
@@ -152,4 +156,10 @@ def _parsed(kind: Any, data: dict[str, Any], where: str, group: str = "") -> Any
 
 
 def _described(kind: Any, one: Any) -> str:
-    return "a number" if isinstance(one.type, UnionType) else f"like {getattr(kind(), one.name)!r}"
+    if isinstance(one.type, UnionType):
+        return f"a number, or {NONE}"
+    if get_origin(one.type) is tuple:
+        return "a list of numbers" if float in get_args(one.type) else 'a list of texts, as in ["a", "b"]'
+    if dataclasses.is_dataclass(one.type) or get_origin(one.type) is dict:
+        return f"a table, [{one.name.rstrip('_')}]"
+    return f"like {getattr(kind(), one.name)!r}"

@@ -103,7 +103,7 @@ test_messages = pinned(
             """
             the layout 'sequence' needs the mesh axes data and model.
               values: Mesh(rows:2, abstract) has no data and no model
-              fix: name the axes so, as in "data:2 model:4", or write rules.
+              fix: name the axes so, as in "data:2 model:4"; or choose data, model or fsdp, or write rules.
             """,
         ),
     }

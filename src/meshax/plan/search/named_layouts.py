@@ -82,7 +82,7 @@ def _rules(name: str, mesh: Mesh) -> tuple[dict[str, str], dict[str, str]]:
             raise LayoutError(
                 f"the layout {name!r} needs the mesh axes data and model.",
                 values=f"{mesh} has no {' and no '.join(missing)}",
-                fix='name the axes so, as in "data:2 model:4", or write rules.',
+                fix='name the axes so, as in "data:2 model:4"; or choose data, model or fsdp, or write rules.',
             )
     if name == "none":
         return {}, {}
