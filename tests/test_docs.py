@@ -229,7 +229,7 @@ def shown_failures():
 def test_failures_say_what_is_shown(commands, shown, capsys, monkeypatch, tmp_path):
     """But for figures, which differ between machines."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("meshax.cli.train.use_processors", lambda mesh: None)  # the tests' own: JAX is in use already
+    monkeypatch.setattr("meshax.cli.joining.use_processors", lambda *_: None)  # the tests' own: JAX is in use already
     *before, last = commands
     for command in before:
         subprocess.run(command, shell=True, check=True)

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = b"\x1b[?25h\n"  # a progress bar has hidden it
@@ -28,11 +28,21 @@ class Stopped(KeyboardInterrupt):
         self.status = 128 + number
 
 
+class Together(Protocol):
+    """Processes that stop at the same place, whichever of them a signal came to."""
+
+    def ask_to_stop(self, number: int) -> None:
+        """Asks all to stop because of a signal."""
+
+    def stopped_by(self) -> int:
+        """Returns the signal by which all stop here; 0: they go on."""
+
+
 class Finishing:
     """Work that wants to come to a good end when a signal comes."""
 
-    def __init__(self, words: str) -> None:
-        self.words = words
+    def __init__(self, words: str, together: Together | None = None) -> None:
+        self.words, self._together = words, together
         self._number = 0
         self._has_begun = False
 
@@ -41,14 +51,18 @@ class Finishing:
         self._has_begun = True
 
     def check(self) -> None:
-        """Raises `Stopped` if a signal came."""
-        if self._number:
-            raise Stopped(self._number)
+        """Raises `Stopped` if a signal came; of several processes, all come here equally often."""
+        number = self._together.stopped_by() if self._together else self._number
+        if number:
+            raise Stopped(number)
 
     def take(self, number: int) -> bool:
         """Takes a signal, and returns whether it is left to `check`."""
         is_first, self._number = not self._number, self._number or number
-        return is_first and self._has_begun
+        is_left = is_first and self._has_begun
+        if is_left and self._together:
+            self._together.ask_to_stop(number)
+        return is_left
 
 
 class _Command:
@@ -56,19 +70,25 @@ class _Command:
 
     is_running = False
     work: Finishing | None = None
+    status = 0  # by which it is ending
 
 
 def end_on_signals() -> None:
     """Makes Ctrl-C and SIGTERM end this process, a command's, unless it was started to ignore them."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell starts what runs in the background
-            signal.signal(number, lambda *_: None)
+    hear_signals()
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     os.register_at_fork(after_in_child=_be_another)
     _Command.is_running = True
     threading.Thread(target=_watch, args=(reading,), name="meshax-interrupts", daemon=True).start()
+
+
+def hear_signals() -> None:
+    """Hears them (again: JAX takes SIGTERM for itself when processes connect), if this is a command's process."""
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as a shell starts what runs in the background
+            signal.signal(number, lambda *_: None)
 
 
 def _be_another() -> None:
@@ -86,17 +106,24 @@ def _watch(pipe: int) -> None:
                 continue
             work = _Command.work
             if work is None or not work.take(number):
-                return _leave(number)
+                return leave(128 + number, "interrupted")
             os.write(2, f"meshax: {work.words}; again, and it leaves at once\n".encode())
 
 
-def _leave(number: int) -> None:
+def leave(status: int, words: str) -> None:
+    """Ends the process at once, from any thread: undoes what is half done, says why, and calls no destructor."""
+    _Command.status = status
     for undo in list(_undo):
         with contextlib.suppress(Exception):
             undo()
     with contextlib.suppress(OSError):  # not by sys.stderr: the main thread may hold its lock, and be in C++
-        os.write(2, (_SHOW_CURSOR if os.isatty(2) else b"") + b"meshax: interrupted\n")
-    os._exit(128 + number)
+        os.write(2, (_SHOW_CURSOR if os.isatty(2) else b"") + f"meshax: {words}\n".encode())
+    os._exit(status)
+
+
+def ending_status() -> int:
+    """Returns the status by which the process is ending, for whoever undoes something."""
+    return _Command.status
 
 
 def end(status: int) -> int:
@@ -124,13 +151,13 @@ def undoing(undo: Callable[[], Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def finishing(words: str) -> Iterator[Finishing]:
+def finishing(words: str | Finishing, together: Together | None = None) -> Iterator[Finishing]:
     """Gives work the time to come to a good end, which has words, when Ctrl-C or SIGTERM asks it to.
 
     In a process that is not a command's, a signal that is not waited for does what it did before. What it raises while
     JAX traces can get lost in a call back: `check` raises it again.
     """
-    work = Finishing(words)
+    work = Finishing(words, together) if isinstance(words, str) else words
 
     def handle(number: int, frame: Any) -> None:
         if not work.take(number):

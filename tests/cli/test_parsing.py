@@ -55,7 +55,7 @@ def test_what_else_is_wrong_is_told_by_the_parser(arguments, capsys):
 
 
 def test_a_word_of_keep_that_there_is_not_lists_all(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("meshax.cli.train.use_processors", lambda mesh: None)
+    monkeypatch.setattr("meshax.cli.joining.use_processors", lambda *_: None)
     assert main(["train", "--keep", "most", "--out", str(tmp_path / "run")]) == 2
     assert capsys.readouterr().err == (
         "meshax: --keep is 'most'.\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from meshax.cli import evaluate, generate, main, train, written
+from meshax.cli import evaluate, generate, joining, main, train, written
 from meshax.cli.options import UsageError
 from meshax.models.decoder import DecoderConfig
 from meshax.train.loop import Run
@@ -29,8 +29,8 @@ SMALL += ["--save-every", "2", "--eval-every", "3", "--log-every", "1"]
 @pytest.fixture(autouse=True)
 def eight_processors(monkeypatch):
     """The tests' own: JAX is in use already."""
-    for module in (train, evaluate, written):
-        monkeypatch.setattr(module, "use_processors", lambda mesh: None)
+    for module in (joining, evaluate, written):
+        monkeypatch.setattr(module, "use_processors", lambda *_: None)
 
 
 def parsed(monkeypatch, *arguments):

@@ -3,7 +3,7 @@
 Each command is a dataclass in a module of its own: its fields are the options, its docstring the help, `run` does it.
 Standard output has the answer and nothing else; progress, warnings and errors go to standard error. The exit status is
 0 when done, 2 for a command line that is wrong in itself, 130 after Ctrl-C, 143 after SIGTERM, 1 for anything else that
-failed.
+failed; of several processes, 69 if another one failed, and 70 if a step hung.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .. import __version__, interrupts
+from ..launch.peers import FROM_OTHERS, current
 
 if TYPE_CHECKING:
     from .options import Command
@@ -43,16 +44,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return done.code if isinstance(done.code, int) else 2
     except KeyboardInterrupt as interrupt:
         status = interrupt.status if isinstance(interrupt, interrupts.Stopped) else 130
+        if isinstance(interrupt, interrupts.Stopped):
+            current().done()  # all processes have stopped at the same place
         return interrupts.end(_failed("interrupted", status))
     except BrokenPipeError:  # whoever reads our output has seen enough
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
+        status, words = 2 if isinstance(error, UsageError) else 1, words_for(error, command)
+        if type(error).__name__ in FROM_OTHERS:
+            current().find_cause()
         if command is not None and command.debug:
             traceback.print_exc()
-            return 2 if isinstance(error, UsageError) else 1
-        return _failed(words_for(error, command), 2 if isinstance(error, UsageError) else 1)
+        else:
+            _failed(words, status)
+        current().fail(words.partition("\n")[0])
+        return status if current().processes == 1 else interrupts.end(status)  # JAX would wait for the others
 
 
 def _show_everything() -> None:

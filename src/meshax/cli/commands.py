@@ -10,6 +10,7 @@ from .explain import Explain
 from .export_weights import ExportWeights
 from .generate import Generate
 from .import_weights import ImportWeights
+from .launch import Launch, split_command
 from .layout import FindLayout
 from .options import Command
 from .parsing import parse
@@ -20,6 +21,7 @@ from .train import Train, train_command
 
 _COMMANDS = {
     "train": Train,
+    "launch": Launch,
     "eval": Evaluate,
     "generate": Generate,
     "score": Score,
@@ -35,4 +37,8 @@ _COMMANDS = {
 
 def parse_command(argv: Sequence[str]) -> Command:
     """Returns the command that a command line asks for, with its options."""
-    return parse({**_COMMANDS, "train": train_command(argv)}, argv)
+    argv, launched = split_command(argv)
+    command = parse({**_COMMANDS, "train": train_command(argv)}, argv)
+    if isinstance(command, Launch):
+        command.command = launched
+    return command

@@ -254,14 +254,25 @@ def _finite(data: Any) -> Any:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
-def use_processors(mesh: str) -> None:
-    """Gives JAX as many virtual CPU processors as a mesh has, where there are no others. Before JAX is first used."""
+def use_processors(mesh: str, processes: int = 1, each: int = 0) -> None:
+    """Gives JAX virtual CPU processors, where there are no others. Before JAX is first used.
+
+    Args:
+        mesh: has so many processors.
+        processes: share them equally.
+        each: how many each process has; 0: its part of the mesh.
+    """
     import jax
 
     sizes = [
         int(size) for _, _, size in (word.partition(":") for word in mesh.replace(",", " ").split()) if size.isdecimal()
     ]
     if not any(os.path.exists(path) for path in ("/dev/nvidia0", "/dev/accel0", "/dev/vfio/0")):
-        jax.config.update("jax_num_cpu_devices", math.prod(sizes))
+        if not each and math.prod(sizes) % processes:
+            raise UsageError(
+                f"{processes} processes cannot share {math.prod(sizes)} processors equally.",
+                fix="choose another number of processes or another mesh, or say how many each has: --local-devices.",
+            )
+        jax.config.update("jax_num_cpu_devices", each or math.prod(sizes) // processes)
     # JAX takes three quarters of a GPU's memory unless told otherwise; here nobody else needs the rest.
     os.environ.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")

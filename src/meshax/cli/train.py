@@ -2,18 +2,20 @@
 
 import argparse
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from ..train.options import SHORT, VIRTUAL, TrainOptions, read_options
+from ..train.options import SHORT, VIRTUAL, TrainOptions, flat, read_options
 from .compile_cache import keep_compiled_programs
+from .joining import Joining
 from .model_options import ModelGroup, ModelOptions, given_fields
-from .options import Reporting, UsageError, progress_console, usage, use_processors
+from .options import UsageError, progress_console, usage
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Options(TrainOptions):
 
 
 @dataclass(kw_only=True)
-class Train(Reporting):
+class Train(Joining):
     """Trains a language model, from text to perplexity; run again, it goes on where it stopped.
 
     Without any options: the tiny model on the source of Python's standard library, on 8 virtual processors.
@@ -65,7 +67,7 @@ class Train(Reporting):
     def run(self) -> None:
         """Trains."""
         options = self.options()
-        use_processors(options.mesh or VIRTUAL)
+        peers = self.join(options.mesh or VIRTUAL, lambda: _facts(options))
         from ..train.config import TrainConfig
         from ..train.evaluation import show_metric
         from ..train.loop import Run
@@ -77,11 +79,22 @@ class Train(Reporting):
         keep_compiled_programs(console)
         run = Run(config, console)
         result = run.train()
-        if run.model.batch_kind == "tokens":
-            where, prompt = shlex.quote(str(run.directory)), "..." if options.data.text else "def "
-            console.print(f'next: meshax generate --run {where} --prompt "{prompt}"', highlight=False, markup=False)
-        data = json.loads((run.directory / "result.json").read_text(encoding="utf-8"))
-        self.report(data, show_metric(*next(iter(result.metrics.items()))))
+        if peers.is_first:
+            if run.model.batch_kind == "tokens":
+                where, prompt = shlex.quote(str(run.directory)), "..." if options.data.text else "def "
+                console.print(f'next: meshax generate --run {where} --prompt "{prompt}"', highlight=False, markup=False)
+            data = json.loads((run.directory / "result.json").read_text(encoding="utf-8"))
+            self.report(data, show_metric(*next(iter(result.metrics.items()))))
+        peers.done()
+
+
+def _facts(options: TrainOptions) -> dict[str, Any]:
+    """Returns what has to be the same in all processes before they are connected."""
+    from ..train.record import versions
+
+    flags = {name: os.environ.get(name, "") for name in ("XLA_FLAGS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION")}
+    facts = flat(json.loads(options.to_json())) | flat({"versions": versions()}) | flags
+    return {name: value for name, value in facts.items() if value not in ("", None)}
 
 
 def train_command(argv: Sequence[str]) -> type[Train]:

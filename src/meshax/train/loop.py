@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import jax
@@ -17,6 +18,8 @@ from rich.console import Console
 from ..errors import DataError, TrainingError
 from ..files import write_whole
 from ..interrupts import Finishing, Stopped, finishing
+from ..launch.peers import current
+from ..launch.warming import warm_groups
 from ..mesh import Mesh
 from ..models.contract import Model
 from ..plan.explain.report import Report, explain
@@ -29,8 +32,8 @@ from .config import TrainConfig, run_config
 from .evaluation import Evaluation
 from .examples import Batch, Examples, batch_shapes, examples_for
 from .loss_guard import Guard
-from .metrics import Metrics, draw_curve, finite, show_number
-from .options import CONFIG, read_options
+from .metrics import Metrics, Unwritten, draw_curve, finite, show_number
+from .options import CONFIG, flat, read_options
 from .profiling import Profile
 from .progress import Display
 from .record import record_start
@@ -50,7 +53,8 @@ class Run:
         config.check()
         self.config, self.read_only = config, read_only
         self._saved = 0  # the last step that is
-        self.console = console or Console(stderr=True)
+        self.peers = current()
+        self.console = (console or Console(stderr=True)) if self.peers.is_first else Console(quiet=True)
         self.directory = config.directory()
         self._check_same_run()
         self.mesh, self.layout = config.placed()
@@ -65,8 +69,19 @@ class Run:
             _ = self.report  # raises if the layout does not fit the model, before the text is read
             if not config.memory:
                 check_memory(self.report, self.mesh, getattr(self.model, "keep", "everything"))
-            self._make_directory()
-            self.batches = self.examples.stream(self.sizes, config.seed, self.local.rows)
+            with self.peers.first("the examples"):  # it prepares them, the others read them
+                self._make_directory()
+                self.batches = self.examples.stream(self.sizes, config.seed, self.local.rows)
+            self._begin_together()
+
+    def _begin_together(self) -> None:
+        """Raises if the processes of a run would not run the same program on the same data; otherwise connects them."""
+        if self.peers.processes > 1:
+            _, shapes = step_and_shapes(self.model, self.optimizer, self.shapes)
+            program = self.step.lower(*shapes).as_text()
+            here = {"mesh": str(self.mesh), "layout": str(self.layout), "data": flat(self.batches.state())}
+            self.peers.agree(here | self.examples.identity() | {"program": sha256(program.encode()).hexdigest()})
+            warm_groups(self.mesh)
 
     def _check_same_run(self) -> None:
         """Raises if the directory holds a run of another model."""
@@ -97,7 +112,8 @@ class Run:
     @cached_property
     def examples(self) -> Examples:
         """What the run learns from."""
-        return examples_for(self.model).open(self.config, self.console, self.read_only)
+        is_read = self.read_only or not self.peers.is_first
+        return examples_for(self.model).open(self.config, self.console, is_read)
 
     def use_other_text(self, options: TextOptions) -> None:
         """Evaluates on other text from now on."""
@@ -167,12 +183,13 @@ class Run:
     ) -> Evaluation:
         """Evaluates on the held-out examples, or on their first batches; `check` is called after each."""
         sums: dict[str, float] = {}
-        for number, batch in enumerate(self.examples.held_out_batches(self.sizes, self.local.rows)):
-            if number == batches:
-                break
-            for name, value in self.evaluate_batch(model, self.tensors(batch)).items():
-                sums[name] = sums.get(name, 0.0) + float(value)
-            check()
+        with self.peers.during("evaluating"):
+            for number, batch in enumerate(self.examples.held_out_batches(self.sizes, self.local.rows)):
+                if number == batches:
+                    break
+                for name, value in self.evaluate_batch(model, self.tensors(batch)).items():
+                    sums[name] = sums.get(name, 0.0) + float(value)
+                check()
         count = sums.pop("count")
         means = {name: value / max(count, 1.0) for name, value in sums.items()}
         data_metrics = self.examples.metrics(sums["loss"], count)
@@ -181,14 +198,9 @@ class Run:
     def train(self) -> Evaluation:
         """Trains to the last step, and evaluates; stopped by a signal, it saves, and raises `Stopped`."""
         try:
-            with contextlib.closing(self.checkpoints), finishing("finishing the step, then saving") as work:
+            with contextlib.closing(self.checkpoints), self._finishing() as work:
                 state, first = self._start()
-                for change in record_start(self.config, first, self.mesh, self.layout):
-                    self._say(f"changed: {change}")
-                for line in banner(self):
-                    self._say(line)
-                trackers = open_tracker(self.config.track, self.directory, self.config.resolved().as_dict())
-                with contextlib.closing(Metrics(self.directory, first, trackers)) as metrics:
+                with contextlib.closing(self._announce(first)) as metrics:
                     if self.config.from_ and not first:  # what there is to be gained on
                         evaluation = self.evaluate(state.model, self.config.eval_batches, work.check)
                         self._evaluated(0, evaluation, metrics, self._say)
@@ -199,8 +211,26 @@ class Run:
                 f"stopped at step {self._saved}, which is saved; run again, it goes on" if self._saved else "stopped"
             )
             raise
-        self._summarize(result, metrics)
+        with self.peers.during("finishing"):
+            if self.peers.is_first:
+                self._summarize(result, metrics)
+            self.peers.gather("the summary")
         return result
+
+    def _finishing(self) -> contextlib.AbstractContextManager[Finishing]:
+        """Returns the work that a signal ends: of several processes all, at the same step."""
+        return finishing("finishing the step, then saving", self.peers if self.peers.processes > 1 else None)
+
+    def _announce(self, first: int) -> Metrics:
+        """Says and writes down what begins after some step, if this is the process that does, and opens the metrics."""
+        if not self.peers.is_first:
+            return Unwritten()
+        for change in record_start(self.config, first, self.mesh, self.layout):
+            self._say(f"changed: {change}")
+        for line in banner(self):
+            self._say(line)
+        trackers = open_tracker(self.config.track, self.directory, self.config.resolved().as_dict())
+        return Metrics(self.directory, first, trackers)
 
     def _finish(self, state: TrainState, first: int, metrics: Metrics, work: Finishing) -> Evaluation:
         """Evaluates and saves after the last step."""
@@ -269,15 +299,17 @@ class Run:
 
     def _go(self, state: TrainState, first: int, metrics: Metrics, work: Finishing) -> TrainState:
         """Takes the steps from the first to the last."""
-        guard = Guard(self.directory, self.config.on_nan, self.config.spike)
+        guard = Guard(self.directory, self.config.on_nan, self.config.spike, process=self.peers.process)
         display = Display(self.console, self.config.steps, first, self.unit, self._metrics_of_loss)
         key = put(jax.random.key(self.config.seed + 1), self.mesh, self.layout)
-        profile = Profile(self.directory / "profile" if self.config.profile else None, first, self.config.steps)
+        is_profiled = self.config.profile and self.peers.is_first
+        profile = Profile(self.directory / "profile" if is_profiled else None, first, self.config.steps)
         with display.running(), contextlib.closing(profile):
             watch = Watch(self, display, metrics, guard, first)
             for step in range(first + 1, self.config.steps + 1):
                 profile.at(step)
                 batch, evaluation = next(self.batches), None
+                self.peers.began(step)
                 state, measured = self.step(state, self.tensors(batch), key)
                 work.begin()
                 watch.saw(step, measured, batch)
@@ -300,7 +332,8 @@ class Run:
 
     def _save(self, step: int, state: TrainState, evaluation: Evaluation | None = None) -> None:
         extra = {"step": step, "data": self.batches.state(), **self.examples.identity()}
-        self.checkpoints.save(step, state, extra, metric=None if evaluation is None else evaluation.loss)
+        with self.peers.during("saving"):
+            self.checkpoints.save(step, state, extra, metric=None if evaluation is None else evaluation.loss)
         self._saved = step
 
     def _evaluated(self, step: int, evaluation: Evaluation, metrics: Metrics, say: Callable[[str], None]) -> None:

@@ -25,6 +25,7 @@ class Guard:
     on_nan: str = "stop"  # or "skip"
     spike: float = 0.0  # how many times the median of the last losses (10 to 50) is too much; 0: any loss is fine
     patience: int = 10  # steps skipped one after the other before a skipping run stops too
+    process: int = 0  # of several: each saves its own rows of the batch
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=50))
     _skipped: int = 0
 
@@ -44,7 +45,7 @@ class Guard:
         self._recent.append(loss)
 
     def _stop(self, step: int, what: str, loss: float, batch: dict[str, Any], fix: str) -> None:
-        saved = self.directory / f"batch-{step}.npz"
+        saved = self.directory / f"batch-{step}{f'-process-{self.process}' if self.process else ''}.npz"
         np.savez(saved, **batch)
         usual = np.median(self._recent) if self._recent else math.nan
         raise TrainingError(

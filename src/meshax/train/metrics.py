@@ -52,6 +52,19 @@ class Metrics:
             tracker.close()
 
 
+class Unwritten(Metrics):
+    """The metrics of a process that leaves the writing to another."""
+
+    def __init__(self) -> None:
+        self.rows = []
+
+    def write(self, step: int, **values: float) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
 @contextlib.contextmanager
 def _told(path: Path) -> Iterator[None]:
     """Says what to do when a file cannot be written."""

@@ -64,7 +64,7 @@ class Watch:
         is_read = step % self.run.config.log_every == 0 or step == self.run.config.steps
         if is_read:
             reading = self._read(step, loss, measured)
-            self.metrics.write(step, **reading.as_metrics(self.run.unit))
+            self.metrics.write(step, **reading.as_metrics(self.run.unit), **self.run.peers.skew())
             self.display.update(reading)
         if is_read or step == self.first:  # the first has compiled the program
             self.since, self.last = time.perf_counter(), step
