@@ -60,10 +60,7 @@ def test_processors_are_shared_equally(capsys, monkeypatch):
     [
         (["--process", "1"], "--coordinator and --processes are missing."),
         (["--silence-limit", "0"], "silence is 0.0 seconds."),
-        (
-            ["--distributed", "--coordinator", "h:1"],
-            "--distributed finds the other",
-        ),
+        (["--distributed", *["--coordinator", "h:1", "--processes", "2", "--process", "0"]], "--distributed finds"),
         (["--local-devices", "-1"], "--local-devices is -1."),
     ],
 )

@@ -5,6 +5,7 @@ was told: a process that still compiles would be too late. Once connected, they 
 """
 
 import itertools
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,10 +19,13 @@ from ..tensors import Tensor, tensor
 
 
 def warm_groups(mesh: Mesh) -> None:
-    """Sums a few numbers over every set of axes of a mesh. All processes call it at once.
+    """Runs a collective over every set of axes of a mesh. All processes call it at once."""
+    program, numbers = sums_over_groups(mesh)
+    jax.block_until_ready(program(numbers))
 
-    Communication: an all-reduce of a number over every set of axes.
-    """
+
+def sums_over_groups(mesh: Mesh) -> tuple[Any, Tensor]:
+    """Returns a program that sums numbers over every set of axes that has several processors, and the numbers."""
     dims = [Dim(f"warm_{axis}", size) for axis, size in mesh.axes.items() if size > 1]
     groups = [group for count in range(1, len(dims) + 1) for group in itertools.combinations(dims, count)]
 
@@ -30,4 +34,4 @@ def warm_groups(mesh: Mesh) -> None:
 
     numbers = np.arange(np.prod([dim.size for dim in dims], dtype=int), dtype=np.float32)
     layout = Layout(" ".join(f"{dim.name}:{dim.name.removeprefix('warm_')}" for dim in dims))
-    jax.block_until_ready(spmd(sums, mesh, layout)(tensor(numbers.reshape([dim.size for dim in dims]), dims)))
+    return spmd(sums, mesh, layout), tensor(numbers.reshape([dim.size for dim in dims]), dims)
