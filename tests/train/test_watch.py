@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import meshax as mx
+from meshax.launch.peers import Peers
 from meshax.train import watch as module
 from meshax.train.config import TrainConfig
 from meshax.train.loss_guard import Guard
@@ -32,7 +33,9 @@ def watched(monkeypatch, tmp_path):
     clock, rows, readings = Clock(), [], []
     monkeypatch.setattr(module, "time", clock)
     report = types.SimpleNamespace(utilization=lambda machine: 0.5, seconds=lambda machine: 2.0)
-    run = types.SimpleNamespace(config=TrainConfig(steps=8, log_every=2, optimizer=OPTIMIZER), unit="token")
+    run = types.SimpleNamespace(
+        config=TrainConfig(steps=8, log_every=2, optimizer=OPTIMIZER), unit="token", peers=Peers()
+    )
     run.mesh, run.report = mx.Mesh("x:1"), report
     display = types.SimpleNamespace(update=readings.append)
     metrics = types.SimpleNamespace(write=lambda step, **values: rows.append((step, values)))
