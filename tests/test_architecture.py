@@ -31,7 +31,7 @@ LAYERS: dict[str, int] = {
             "nn optim",
             "models",
             "files extras interrupts processes data decode weights",
-            "train launch bench",
+            "train launch bench serve",
             "language cli testing __main__",
         ]
     )

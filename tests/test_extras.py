@@ -127,6 +127,14 @@ def test_training_names_what_is_missing(tmp_path):
     assert (done.returncode, done.stderr) == (1, said)
 
 
+def test_the_server_names_what_is_missing():
+    done = without_extras("serve")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "meshax: servers need starlette.\n  fix: pip install 'meshax[serve]'.\n",
+    )
+
+
 def test_a_preset_is_explained_without_extras():
     done = without_extras("explain", "--preset", "tiny", "--mesh", "data:2", "--layout", "data")
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,8 @@ from meshax.errors import ArgumentError
     [
         ({"tokens": -1}, "0 or more"),
         ({"temperature": float("inf")}, "0 or more"),
-        ({"top_k": -2}, "0 or more"),
+        ({"top_k": -2}, "0 or more, and less than 2147483648"),
+        ({"top_k": 2**31}, "0 or more, and less than 2147483648"),
         ({"top_p": 0.0}, "more than 0, and 1 at most"),
         ({"min_p": 1.5}, "0 to 1"),
         ({"repetition_penalty": 0.0}, "more than 0"),

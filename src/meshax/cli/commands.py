@@ -17,6 +17,7 @@ from .parsing import parse
 from .plan import MakePlan
 from .presets import Presets
 from .score import Score
+from .serve import Serve
 from .train import Train, train_command
 
 _COMMANDS = {
@@ -25,6 +26,7 @@ _COMMANDS = {
     "eval": Evaluate,
     "generate": Generate,
     "score": Score,
+    "serve": Serve,
     "import": ImportWeights,
     "export": ExportWeights,
     "presets": Presets,

@@ -156,6 +156,7 @@ class Engine:
             if slot is None:
                 continue
             request, written = slot.request, slot.written
+            before = len(written.tokens)
             for token, log_p in zip(tokens[:, i].tolist(), likely[:, i].tolist(), strict=True):
                 if token < 0:
                     break
@@ -164,7 +165,8 @@ class Engine:
                     written.ended_by = "stop"
                     break
                 written.tokens.append(token)
-            if request.stop_strings and written.cut_at(request.stop_strings, partial(self._text, after=request.prompt)):
+            text = partial(self._text, after=request.prompt)
+            if request.stop_strings and written.cut_at(request.stop_strings, text, before):
                 written.ended_by = "stop"
             elif not written.ended_by and len(written.tokens) == request.tokens:
                 written.ended_by = "length"

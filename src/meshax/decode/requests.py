@@ -52,7 +52,7 @@ class Request:
         for name, is_right, rule in (
             ("tokens", self.tokens >= 0, "0 or more"),
             ("temperature", 0 <= self.temperature < float("inf"), "0 or more"),
-            ("top_k", self.top_k >= 0, "0 or more"),
+            ("top_k", 0 <= self.top_k < 2**31, "0 or more, and less than 2147483648"),
             ("top_p", 0 < self.top_p <= 1, "more than 0, and 1 at most"),
             ("min_p", 0 <= self.min_p <= 1, "0 to 1"),
             ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "more than 0"),
@@ -80,15 +80,20 @@ class Written:
         """That of all tokens, in nats; of a token that has ended the text too."""
         return sum(self.log_probabilities)
 
-    def cut_at(self, strings: tuple[str, ...], decode: Callable[[list[int]], str]) -> bool:
-        """Cuts the text before the first of some strings, and says whether there was one."""
-        whole = decode(self.tokens)
-        starts = [whole.index(string) for string in strings if string in whole]
-        if not starts:
+    def cut_at(self, strings: tuple[str, ...], decode: Callable[[list[int]], str], first: int = 0) -> bool:
+        """Cuts the text before the first of some strings that is whole, and says whether there was one.
+
+        Args:
+            strings: what ends a text.
+            decode: makes text of tokens.
+            first: of so many tokens it is known that there is none in them.
+        """
+        if not any(string in decode(self.tokens) for string in strings):
             return False
-        self.text = whole[: min(starts)]
-        count = 0
-        while not any(string in decode(self.tokens[:count]) for string in strings):
-            count += 1
+        for count in range(first + 1, len(self.tokens) + 1):  # by tokens: how many come at once does not matter
+            text = decode(self.tokens[:count])
+            if starts := [text.index(string) for string in strings if string in text]:
+                break
+        self.text = text[: min(starts)]
         del self.tokens[count:], self.log_probabilities[count:]
         return True
