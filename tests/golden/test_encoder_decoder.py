@@ -1,10 +1,9 @@
-"""The translation model trained as Mesh-TensorFlow's Bitransformer was: the same losses, gradients and logits, and no
-more communication.
+"""The translation model trained as Mesh-TensorFlow's Bitransformer was: the same losses and gradients, no more sent.
 
 `encoder_decoder.json` holds what Mesh-TensorFlow 0.1.21 gave, for packed pairs, a shared embedding, a separate softmax,
 learned positions and label smoothing: the losses before each of ten SGD steps on one batch and the loss after them, the
-norm of the gradients at each step, and its own counters of the elements that each processor all-reduces in one step. The
-variables are listed with the norms of their first gradients; variable number k holds `values(k, ..)`.
+norm of the gradients at each step, and its own counters of the elements that each processor all-reduces in one step.
+The variables are listed with the norms of their first gradients; variable number k holds `values(k, ..)`.
 """
 
 import json
