@@ -20,5 +20,7 @@ def test_out_and_in_again(tmp_path, monkeypatch, capsys):
         assert Path("out", name).read_bytes() == Path("llama", name).read_bytes()
     assert main(["export", "--run", "run", "--to", "out"]) == 1
     assert "the folder to export to is not empty." in capsys.readouterr().err
+    assert main(["export", "--run", "run", "--to", "llama/config.json"]) == 1
+    assert "the folder to export to is a file." in capsys.readouterr().err
     assert main(["export", "--run", "nowhere", "--to", "out"]) == 1
     assert "there is no run in 'nowhere'." in capsys.readouterr().err

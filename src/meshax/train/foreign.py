@@ -121,8 +121,9 @@ def export_run(config: TrainConfig, to: str | Path, step: Any = "latest", dtype:
     directory, target, model = config.directory(), Path(to).expanduser(), cast(Any, config.model())
     if dtype and dtype not in _WORDS:
         raise CheckpointError(f"weights are not exported as {dtype!r}.", fix=f"choose one of {', '.join(_WORDS)}.")
-    if target.exists() and any(target.iterdir()):
-        raise CheckpointError("the folder to export to is not empty.", values=str(target), fix="name another one.")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        state = "not empty" if target.is_dir() else "a file"
+        raise CheckpointError(f"the folder to export to is {state}.", values=str(target), fix="name another one.")
     origin = _origin(directory)
     family = family_of(read_json(origin / FOREIGN_CONFIG)) if origin.exists() else family_for(model)
     description = read_json(origin / TENSORS) if origin.exists() else {"tensors": {}, "metadata": {}}

@@ -46,9 +46,9 @@ def assert_equal(got, wanted):
 
 
 @pytest.mark.parametrize("mesh", [mx.Mesh("x:1 y:1"), MESH], ids=str)
-@pytest.mark.parametrize("way", ["apart", "stacked"])
-def test_either_way_into_either_way(tmp_path, mesh, way):
-    trees = stack(), apart(stack())
+@pytest.mark.parametrize(("way", "count"), [("apart", 3), ("stacked", 3), ("apart", 1), ("stacked", 1)])
+def test_either_way_into_either_way(tmp_path, mesh, way, count):
+    trees = stack(count), apart(stack(count))
     saved, wanted = trees if way == "apart" else reversed(trees)
     with Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, mx.put(saved, MESH, LAYOUT))

@@ -163,7 +163,7 @@ class Reader:
             for name in source.names
         ]
         stores = [future.result() for future in opened]
-        store = stores[0] if len(stores) == 1 else ts.stack(stores)
+        store = ts.stack(stores) if source.is_stack else stores[0]
         store = store if source.part is None else store[source.part]
         shape = (*shape, *store.shape[len(shape) :])
         indices = sharding.addressable_devices_indices_map(shape)

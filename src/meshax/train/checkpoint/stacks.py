@@ -17,10 +17,11 @@ _INDEX = re.compile(r"\[(\d+)\]")
 
 @dataclass(frozen=True)
 class Source:
-    """Where the values of an array are: in one array, in a part of one, or in several that are to be stacked."""
+    """Where the values of an array are: in one array, in a part of one, or in several (or one) that are to be stacked."""
 
     names: tuple[str, ...]
     part: int | None = None
+    is_stack: bool = False
 
 
 def sources_of(saved: Mapping[str, Entry], leaves: Mapping[str, Any]) -> tuple[dict[str, Entry], dict[str, Source]]:
@@ -43,7 +44,7 @@ def sources_of(saved: Mapping[str, Entry], leaves: Mapping[str, Any]) -> tuple[d
         if parts and dims and len(parts) == dims[0][1] and all(saved[part].dims == dims[1:] for part in parts):
             first = saved[parts[0]]
             entries[name] = replace(first, dims=dims, shape=(len(parts), *first.shape))
-            sources[name] = Source(tuple(parts))
+            sources[name] = Source(tuple(parts), is_stack=True)
     used = {name for source in sources.values() for name in source.names}
     return entries | {name: entry for name, entry in saved.items() if name not in used}, sources
 
