@@ -17,7 +17,7 @@ _INDEX = re.compile(r"\[(\d+)\]")
 
 @dataclass(frozen=True)
 class Source:
-    """Where the values of an array are: in one array, in a part of one, or in several (or one) that are to be stacked."""
+    """Where the values of an array are: in one array, in a part of one, or in those that are to be stacked."""
 
     names: tuple[str, ...]
     part: int | None = None
