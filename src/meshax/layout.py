@@ -185,10 +185,10 @@ class Placement(tuple[Axes, ...]):
         pairs = zip(self.dims, self, strict=True)
         return tuple(Part(dim.name, dim.size, axes) if self.mesh.count(axes) > 1 else None for dim, axes in pairs)
 
-    @property
+    @cached_property
     def spec(self) -> PartitionSpec:
-        """JAX's name for it."""
-        return PartitionSpec(*self)
+        """JAX's name for it, as JAX itself says it of results: without what is not split at the end."""
+        return PartitionSpec(*self[: max((i + 1 for i, axes in enumerate(self) if axes), default=0)])
 
     def whole(self, dims: Sequence[Dim]) -> "Placement":
         """Returns the placement of the same tensor that is not split along some dims."""

@@ -155,8 +155,7 @@ def log_probability(logits: Tensor, token: Tensor) -> Tensor:
 
     Communication: if the vocabulary is split, all-reduces of three numbers.
     """
-    is_it = arange(logits.dim(_VOCAB)) == token
-    return sum_(where(is_it, logits, 0.0), _VOCAB) - logsumexp(logits, _VOCAB)
+    return gather(logits, token, _VOCAB) - logsumexp(logits, _VOCAB)
 
 
 def with_token(seen: Tensor, token: Tensor) -> Tensor:

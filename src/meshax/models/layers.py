@@ -31,16 +31,19 @@ def check_layers_as(value: str) -> None:
         raise ArgumentError(f"there is no way {value!r} to go through layers.", fix=did_you_mean(value, LAYERS_AS))
 
 
-def arranged(layers: Any, layers_as: str, over: str = "layers") -> Any:
+def arranged(layers: Any, layers_as: str, over: str = "layers", few: int = _FEW) -> Any:
     """Returns layers that were made as one stack as they are to be gone through: the stack, or a tuple of each.
 
     Args:
-        layers: a module whose parameters all have the dim.
+        layers: a module whose parameters all have the dim; or a tuple, which stays as it is.
         layers_as: "loop", "unrolled", or "auto": a few layers are unrolled on GPUs.
         over: the dim.
+        few: how many.
     """
+    if isinstance(layers, tuple):
+        return layers
     if layers_as == "auto":
-        is_few = _stack_dim(layers, over).size <= _FEW
+        is_few = _stack_dim(layers, over).size <= few
         layers_as = "unrolled" if is_few and jax.default_backend() == "gpu" else "loop"
     return tuple(slices_along(layers, over)) if layers_as == "unrolled" else layers
 

@@ -5,6 +5,7 @@ pass recomputes what the remat policy does not keep.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -25,6 +26,7 @@ from .layers import arranged, go_through, go_through_cached
 from .transformer_config import BIASES, NORMS, SHARED, TransformerConfig
 
 _STREAM = {"positions": "length"}  # what leaves attention and feed-forward is of the stream
+_FEW_TO_STEP = 64  # layers, up to which a step of one token is unrolled where that is faster
 Attend = Callable[[Tensor], tuple[Tensor, Any]]
 
 
@@ -129,6 +131,10 @@ class Layer(eqx.Module):
 
         return self._applied(x, attend, attend_to_source, (None,) * 6)
 
+    def joined(self) -> "Layer":
+        """Returns the same layer with fewer, larger products where several have the same input."""
+        return replace(self, attention=self.attention.joined(), feed_forward=self.feed_forward.joined())
+
     def _applied(
         self, x: Tensor, attend: Attend, attend_to_source: Callable[[Tensor], Tensor], keys: Any
     ) -> tuple[Tensor, Any]:
@@ -168,14 +174,14 @@ class Transformer(eqx.Module):
         }
 
     def narrowed(self) -> Any:
-        """Returns the model with its matrices in the dtype of products, in which they are used: so less is read."""
+        """Returns the model as it is read fastest: matrices in the dtype of products, few of them, layers unrolled."""
 
         def cast(part: Any) -> Any:
-            if not isinstance(part, Linear | Embedding):
-                return part
             return jax.tree.map(lambda x: x.astype(self.config.dtype), part, is_leaf=is_tensor)
 
-        return jax.tree.map(cast, self, is_leaf=lambda part: isinstance(part, Linear | Embedding))
+        model: Any = _replaced(self, Linear | Embedding, cast)
+        model = _replaced(model, Layer, Layer.joined)
+        return replace(model, layers=arranged(model.layers, self.config.layers_as, few=_FEW_TO_STEP))
 
     def _encoded(
         self,
@@ -302,3 +308,9 @@ class Transformer(eqx.Module):
             drawn = jax.random.fold_in(key, config.layers)  # the numbers below are those of the layers
             logits = logits * uniform(drawn, logits.dims, 1 - jitter, 1 + jitter).astype(logits.dtype)
         return cross_entropy(logits, targets, weights, "vocab", config.label_smoothing, config.z_loss)
+
+
+def _replaced(tree: Any, kinds: Any, by: Callable[[Any], Any]) -> Any:
+    """Returns a tree in which every part of some kinds is replaced."""
+    is_one = lambda part: isinstance(part, kinds)  # noqa: E731
+    return jax.tree.map(lambda part: by(part) if is_one(part) else part, tree, is_leaf=is_one)

@@ -6,6 +6,7 @@ of queries the keys simply lack the dim. Which kernel computes it is decided in 
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -13,17 +14,20 @@ import jax
 
 from ..dim import Dim, Dims
 from ..errors import ArgumentError
-from ..ops import arange
+from ..layout import current
+from ..ops import arange, transpose, unstack
+from ..ops import slice as slice_
 from ..sources import operation
 from ..tensors import Tensor
 from .attention_kernels import Visibility, attend
 from .cache import Filling, KeyValues, Recalled, Remembered, Stepping
 from .dropout import Dropout
-from .linear import Linear
+from .linear import Linear, side_by_side
 from .norms import RMSNorm
 from .positions import RelativeBias, Rotation, rotary
 
 QUERIES, MEMORY = "positions", "memory"
+_PARTS = "parts"  # of a product that stands for three
 
 
 class Attention(eqx.Module):
@@ -34,8 +38,8 @@ class Attention(eqx.Module):
     """
 
     q: Linear
-    k: Linear
-    v: Linear
+    k: Linear | None  # None, and so are the values: the queries' map stands for all three
+    v: Linear | None
     out: Linear
     relative: RelativeBias | None
     dropout: Dropout
@@ -165,6 +169,7 @@ class Attention(eqx.Module):
             memory: what will be asked, [..., memory, d_model]; no query is turned by its position.
             room: where they go; a stack of layers has one of them all.
         """
+        assert self.k is not None and self.v is not None
         k, v = self.k(memory), self.v(memory)
         return room.holding(k if self.k_norm is None else self.k_norm(k), v)
 
@@ -184,13 +189,34 @@ class Attention(eqx.Module):
         self, x: Tensor, source: Tensor, at: Tensor, there: Tensor, length: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Returns queries, keys and values, turned by their positions in examples of some length."""
-        q, k, v = self.q(x), self.k(source), self.v(source)
+        q, k, v = self._products(x, source)
         q = q if self.q_norm is None else self.q_norm(q)
         k = k if self.k_norm is None else self.k_norm(k)
         if self.rotation is not None:
             how = self.q.after[-1], self.rotation, length
             q, k = rotary(q, at, *how), rotary(k, there, *how)
         return q, k, v
+
+    def _products(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if self.k is not None and self.v is not None:
+            return self.q(x), self.k(source), self.v(source)
+        every = self.q(x)
+        heads = every.dim(_PARTS).size - 2
+        k, v = unstack(slice_(every, _PARTS, heads, 2), _PARTS)
+        q = slice_(every, _PARTS, 0, heads)
+        own = [name for name in self.out.before if name not in self.q.after]  # the heads that share keys
+        q = q.rename(**{_PARTS: own[0]}) if own else unstack(q, _PARTS)[0]
+        return transpose(q, (*(d for d in q.dims if d.name not in self.out.before), *self.out.before)), k, v
+
+    def joined(self) -> "Attention":
+        """Returns the same attention to itself, with one product for queries, keys and values, if it can be one."""
+        if self.k is None or self.v is None:
+            return self
+        maps = self.q, self.k, self.v
+        own = tuple(d for d in self.q.weight.dims if d.name in self.q.after and d.name not in self.k.after)
+        if len({one.bias is None for one in maps}) > 1 or current().placement(own).axes:
+            return self
+        return replace(self, q=side_by_side(maps, _PARTS), k=None, v=None)
 
 
 def head_dims(heads: Dim, kv_heads: int | None) -> tuple[Dims, Dims]:

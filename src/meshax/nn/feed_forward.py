@@ -1,6 +1,8 @@
 """The feed-forward layer of a Transformer, plain or gated."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,12 +11,13 @@ import jax
 
 from ..dim import Dims
 from ..errors import ArgumentError, did_you_mean
-from ..ops import gelu, relu, sigmoid, silu
+from ..ops import gelu, relu, sigmoid, silu, unstack
 from ..sources import operation
 from ..tensors import Tensor
 from .dropout import Dropout
-from .linear import Linear
+from .linear import Linear, side_by_side
 
+_PARTS = "parts"  # of a product that stands for two
 ACTIVATIONS: dict[str, Callable[..., Tensor]] = {
     "relu": relu,
     "gelu": gelu,  # by tanh
@@ -62,7 +65,13 @@ class FeedForward(eqx.Module):
     @operation
     def __call__(self, x: Tensor, key: Any = None, names: Mapping[str, str] | None = None) -> Tensor:
         """Applies the layer; dims of the result may get other names."""
-        inner = ACTIVATIONS[self.activation](self.into(x))
-        if self.gate is not None:
-            inner = inner * self.gate(x)
+        into, *gate = unstack(self.into(x), _PARTS) if _PARTS in self.into.after else [self.into(x)]
+        gate = gate if self.gate is None else [self.gate(x)]
+        inner = math.prod(gate, start=ACTIVATIONS[self.activation](into))
         return self.out(self.dropout(inner, key), names)
+
+    def joined(self) -> "FeedForward":
+        """Returns the same layer with one product in place of the first two."""
+        if self.gate is None:
+            return self
+        return replace(self, into=side_by_side((self.into, self.gate), _PARTS), gate=None)

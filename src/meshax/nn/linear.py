@@ -1,14 +1,14 @@
 """Products with a parameter: linear maps and embeddings."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 
 from ..dim import Dim, Dims
-from ..ops import einsum, gather, zeros
+from ..ops import broadcast, concat, einsum, gather, transpose, zeros
 from ..ops.randomness import truncated_normal
 from ..sources import operation
 from ..tensors import Tensor, param
@@ -56,6 +56,33 @@ class Linear(eqx.Module):
         out = einsum(x, self.weight.astype(x.dtype), over=self.before)
         out = out.rename(**names) if names else out
         return out if self.bias is None else out + self.bias.astype(x.dtype)
+
+
+@operation
+def side_by_side(maps: Sequence[Linear], dim: str) -> Linear:
+    """Returns one map in place of several of the same input: a processor that reads little else starts less often.
+
+    Args:
+        maps: to what the last of them maps to, and possibly one more dim, which the layout does not split; all with a
+            bias or none.
+        dim: the name of a dim along which their results stand, in place of that one.
+
+    Communication: none.
+    """
+    after = maps[-1].after
+
+    def joined(parts: Sequence[Tensor]) -> Tensor:
+        every = []
+        for one, part in zip(maps, parts, strict=True):
+            more = {name: dim for name in one.after if name not in after}
+            wide = part.rename(**more) if more else broadcast(part, (Dim(dim, 1), *part.dims))
+            before = [d.name for d in wide.dims if d.name not in (dim, *after)]
+            every.append(transpose(wide, (*before, dim, *after)))
+        return param(concat(every, dim))
+
+    biases = [one.bias for one in maps if one.bias is not None]
+    weight = joined([one.weight for one in maps])
+    return Linear(weight, maps[0].before, (dim, *after), joined(biases) if biases else None)
 
 
 class Embedding(eqx.Module):
