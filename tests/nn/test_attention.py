@@ -161,3 +161,28 @@ def test_what_the_queries_lack_is_not_summed_away(what, call):
     assert values.startswith(f"  values: queries [batch:4, positions:16, heads:4, d_kv:6], {what} [batch:4, documents")
     assert rule == "  rule: the result has the dims of the queries."
     assert fix == "  fix: give the queries the dim (mx.broadcast), or join it to 'memory' (mx.reshape)."
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "layout", "products"),
+    [
+        (None, "heads:model batch:data", 1),
+        (2, "kv_heads:data", 1),
+        (2, "heads:data", 3),  # the queries' heads are split, which the keys' are not
+        *(pytest.param(n, "batch:data", 1, marks=pytest.mark.exhaustive) for n in (None, 1, 2)),
+        pytest.param(1, "heads:model", 3, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_joined_it_is_the_same(kv_heads, layout, products):
+    options = {"kv_heads": kv_heads, "rotary": True, "biases": ("q", "k", "v"), "norm_epsilon": 1e-6}
+    layer = uneven(nn.Attention.init(KEY, d_model, heads, d_kv, **options))
+    x = inputs(batch, positions, d_model)
+    program = mx.spmd(lambda layer, x: (layer.joined()(x), layer.joined()), mx.Mesh("data:2 model:4"), layout)
+    out, joined = program(layer, x)
+    assert sum(one is not None for one in (joined.q, joined.k, joined.v)) == products
+    np.testing.assert_allclose(out.numpy(), layer(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_one_product_is_for_maps_that_are_alike():
+    layer = nn.Attention.init(KEY, d_model, heads, d_kv, biases=("q",))
+    assert layer.joined() is layer

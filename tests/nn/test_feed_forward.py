@@ -77,3 +77,13 @@ def test_what_goes_into_relu_is_not_kept_for_its_gradient():
     kept = jax.make_jaxpr(lambda x: jax.vjp(lambda x: mx.relu(mx.tensor(x, "points")).array, x)[1])(points)
     greater = next(e for e in kept.eqns if e.primitive.name == "gt")
     assert greater.invars[0] not in kept.jaxpr.invars
+
+
+@pytest.mark.parametrize("layout", ["", "d_ff:model batch:data"])
+def test_joined_it_is_the_same(layout):
+    layer = nn.FeedForward.init(KEY, (d_model,), (d_ff,), activation="silu", gated=True, bias=True)
+    layer = jax.tree.map(lambda x: x + 0.2 * np.sin(np.arange(x.size, dtype=np.float32)).reshape(x.shape), layer)
+    x = numbers(batch, d_model)
+    program = mx.spmd(lambda layer, x: layer.joined()(x), mx.Mesh("data:2 model:4"), layout)
+    np.testing.assert_allclose(program(layer, x).numpy(), layer(x).numpy(), rtol=1e-5, atol=1e-6)
+    assert layer.joined().into.weight.dims == (d_model, mx.Dim("parts", 2), d_ff) and layer.joined().gate is None
