@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
+from ..interrupts import Stopped
 from .options import UsageError, usage
 from .written import OnTrained, Restored, check_encodable, read_lines
 
 if TYPE_CHECKING:
     from ..decode import Request
-
-_SLOTS, _PAGE = 8, 128
 
 
 @dataclass(kw_only=True)
@@ -45,7 +44,7 @@ class Generate(OnTrained):
     ] = "paper"
     nbest: Annotated[int, arg(metavar="N", help="How many texts for each beginning, the likeliest first.")] = 1
     seed: Annotated[int, arg(metavar="N", help="Chooses the draws.")] = 0
-    slots: Annotated[int, arg(metavar="N", help="How many texts to write at once.")] = _SLOTS
+    slots: Annotated[int, arg(metavar="N", help="How many texts to write at once.")] = 8
 
     def run(self) -> None:
         """Restores and writes; after Ctrl-C what is done is printed."""
@@ -64,7 +63,7 @@ class Generate(OnTrained):
         streams = len(prompts) == self.nbest == 1 and not self.json and not self.stop and not self.beam
         try:
             with self.restored() as run:
-                if self.json:
+                if self.json or self.prompts:
                     run.work.begin()  # what is done is printed, whatever comes
                 for result in self._written(run, prompts, streams):
                     results.append(result)
@@ -75,30 +74,28 @@ class Generate(OnTrained):
                 self.report({"results": results}, "")
 
     def _written(self, run: Restored, prompts: list[str], streams: bool) -> Iterator[dict[str, Any]]:
-        """Yields what is written for each prompt, in their order."""
+        """Yields what is written for each prompt, in their order; after Ctrl-C without those that are not done."""
         from rich.progress import track
 
         encoded = [(run.words.begin, *tokens) for tokens in run.words.encode_batch(prompts)]
         texts = (
             self._searched(run, encoded) if self.beam else self._drawn(run, encoded, prompts[0] if streams else None)
         )
-        every = zip(prompts, texts, strict=True)
-        for prompt, outputs in track(
-            every, "writing", len(prompts), console=run.console, disable=not self.prompts, auto_refresh=False
+        for number, outputs in track(
+            texts, "writing", len(prompts), console=run.console, disable=not self.prompts, auto_refresh=False
         ):
-            run.work.check()
-            yield {"prompt": prompt, "outputs": outputs}
+            yield {"prompt": prompts[number], "outputs": outputs}
 
     def _drawn(
         self, run: Restored, encoded: list[tuple[int, ...]], shown: str | None
-    ) -> Iterator[list[dict[str, Any]]]:
-        """Yields the texts drawn for each prompt; where one is shown as it comes, the prompt is first."""
+    ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Yields the texts drawn for each prompt, by its number; one that is shown as it comes is shown with it."""
         from ..decode import Engine
 
         places = max(map(len, encoded)) + self.tokens
         engine = Engine(
             run.model, run.mesh, run.layout, slots=min(self.slots, len(encoded) * self.nbest), places=places,
-            page=min(_PAGE, places), decode=run.words.decode,
+            decode=run.words.decode,
         )  # fmt: skip
         numbers = [
             [engine.submit(self._request(tokens, self.seed + i, run.words.stops)) for i in range(self.nbest)]
@@ -108,42 +105,54 @@ class Generate(OnTrained):
             print(shown, end="", flush=True)
             shown = ""
         done: dict[int, Any] = {}
-        for own, start in zip(numbers, encoded, strict=True):
-            while not all(number in done for number in own):
-                run.work.check()
-                for number, written in engine.turn():
-                    if shown is not None:
-                        shown = _print_on(run.words.decode(written.tokens, start), shown, bool(written.ended_by))
-                    if written.ended_by:
-                        done[number] = written
-            outputs = [
+
+        def is_whole(prompt: int) -> bool:
+            return all(number in done for number in numbers[prompt])
+
+        def outputs(prompt: int) -> list[dict[str, Any]]:
+            texts = [(done.pop(number), encoded[prompt]) for number in numbers[prompt]]
+            each = [
                 {
                     "text": run.words.decode(written.tokens, start) if written.text is None else written.text,
                     "tokens": written.tokens,
                     "score": written.log_probability,
                 }
-                for written in (done.pop(number) for number in own)
+                for written, start in texts
             ]
-            yield sorted(outputs, key=lambda output: -output["score"])
+            return sorted(each, key=lambda output: -output["score"])
+
+        for prompt in range(len(encoded)):
+            while not is_whole(prompt):
+                try:
+                    run.work.check()
+                except Stopped:
+                    yield from ((later, outputs(later)) for later in range(prompt, len(encoded)) if is_whole(later))
+                    raise
+                for number, written in engine.turn():
+                    if shown is not None:
+                        shown = _print_on(run.words.decode(written.tokens, encoded[0]), shown, bool(written.ended_by))
+                    if written.ended_by:
+                        done[number] = written
+            yield prompt, outputs(prompt)
         if shown is not None and not shown.endswith("\n"):
             print()
 
-    def _searched(self, run: Restored, encoded: list[tuple[int, ...]]) -> Iterator[list[dict[str, Any]]]:
-        """Yields the best texts found for each prompt."""
+    def _searched(self, run: Restored, encoded: list[tuple[int, ...]]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+        """Yields the best texts found for each prompt, by its number."""
         from ..decode.beams import BeamSearch
 
         places = max(map(len, encoded)) + self.tokens
         with usage():
             search = BeamSearch(
                 run.model, run.mesh, run.layout, beams=self.beam, length_penalty=self.length_penalty_by,
-                alpha=self.length_penalty, slots=min(self.slots, len(encoded)), places=places, page=min(_PAGE, places),
+                alpha=self.length_penalty, slots=min(self.slots, len(encoded)), places=places,
             )  # fmt: skip
         requests = [self._request(tokens, self.seed, run.words.stops) for tokens in encoded]
-        for start, texts in zip(encoded, search.search(requests), strict=True):
-            yield [
-                {"text": run.words.decode(text.tokens, start), "tokens": text.tokens, "score": text.score}
-                for text in texts[: self.nbest]
-            ]
+        for prompt, texts in enumerate(search.search(requests)):
+            each = [(text, run.words.decode(text.tokens, encoded[prompt])) for text in texts[: self.nbest]]
+            yield prompt, [{"text": shown, "tokens": text.tokens, "score": text.score} for text, shown in each]
+            if (prompt + 1) % search.batch.size == 0:  # those that were searched for together are all there
+                run.work.check()
 
     def _show(self, result: dict[str, Any], is_first: bool) -> None:
         if not is_first:

@@ -10,8 +10,6 @@ from tyro.conf import arg
 from .options import UsageError, usage
 from .written import OnTrained
 
-_PAGE = 128
-
 
 @dataclass(kw_only=True)
 class Serve(OnTrained):
@@ -52,7 +50,7 @@ class Serve(OnTrained):
             from ..decode import Engine
 
             engine = Engine(
-                run.model, run.mesh, run.layout, slots=self.slots, places=self.places, page=min(_PAGE, self.places),
+                run.model, run.mesh, run.layout, slots=self.slots, places=self.places,
                 chunk=self.chunk, decode=run.words.decode,
             )  # fmt: skip
             with run.console.status("compiling"):
