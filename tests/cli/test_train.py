@@ -157,7 +157,7 @@ def test_what_fails_is_1(tmp_path, capsys):
 @pytest.mark.parametrize("option", [["--temperature", "-1"], ["--top-k", "-1"], ["--tokens", "-2"]], ids=" ".join)
 def test_wrong_draws(option, capsys):
     assert main(["generate", *option]) == 2
-    assert "\n  fix: give a number, 0 or more." in capsys.readouterr().err
+    assert "\n  fix: give a number, 0 or more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["eval", "generate"])
