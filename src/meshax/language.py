@@ -23,10 +23,13 @@ from .ops import randomness as random
 from .plan.search.layout_search import auto_layout
 from .processes import gather_to_host
 from .program import Program, put, spmd
+from .spatial import *  # noqa: F403
+from .spatial import __all__ as _spatial
 from .tensors import Tensor, param, tensor
 
 __all__ = [
     "ArgumentError", "CheckpointError", "DataError", "Dim", "DimError", "DtypeError", "Layout", "LayoutError", "Mesh",
     "MeshError", "MeshaxError", "OptimizerError", "Program", "ShapeError", "SliceError", "Tensor", "TrainingError",
     "auto_layout", "dims", "gather_to_host", "param", "put", "random", "spmd", "tensor", *_ops,
+    *_spatial,
 ]  # fmt: skip

@@ -24,7 +24,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _LIBRARY = tuple(
     f"meshax.{name}"
     for name in (
-        *("ops", "nn", "optim", "plan", "bench", "testing"),
+        *("ops", "spatial", "nn", "optim", "plan", "bench", "testing"),
         *("dim", "errors", "compat", "mesh", "layout", "tensors", "transfer", "collectives", "program"),
         *("checking", "sources"),
     )

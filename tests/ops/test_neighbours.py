@@ -75,7 +75,7 @@ def test_nobody_sends_or_receives_twice_in_a_round(seed):
     count, size, width = r.randint(1, 8), r.randint(1, 20), r.randint(1, 9)
     block, starts = block_size(size, count), [r.randint(-5, size + 5) for _ in range(count)]
 
-    pieces = _pieces(size, block, starts, width)
+    pieces = _pieces(size, block, starts, [width] * count)
     rounds = _rounds(pieces)
 
     assert sorted(map(str, sum(rounds, []))) == sorted(map(str, pieces))

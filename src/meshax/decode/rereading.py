@@ -7,9 +7,10 @@ import jax.numpy as jnp
 
 from ..dim import Dim, Dims
 from ..models.contract import CachingModel, Model
-from ..ops import arange, pad, where, zeros
+from ..ops import arange, where, zeros
 from ..ops import slice as slice_
 from ..ops import sum as sum_
+from ..spatial import pad
 from ..tensors import Tensor
 
 

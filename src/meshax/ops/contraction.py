@@ -68,7 +68,7 @@ def einsum(*xs: Tensor, out: DimsLike | None = None, over: DimsLike | None = Non
     dtype = xs[0].dtype
     multiply: Callable[..., Any] = partial(jnp.einsum, f"{','.join(terms)}->{last}")
     if pending and dtype == jnp.float16:
-        multiply = _in_float32(multiply)
+        multiply = in_float32(multiply)
 
     def product(*arrays: Any) -> Any:
         arrays = tuple(_mask(a, x.dims) for a, x in zip(arrays, xs, strict=True))
@@ -78,7 +78,7 @@ def einsum(*xs: Tensor, out: DimsLike | None = None, over: DimsLike | None = Non
     return total if total.dtype == dtype else total.astype(dtype)
 
 
-def _in_float32(multiply: Callable[..., Any]) -> Callable[..., Any]:
+def in_float32(multiply: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a product of float16 give float32: a part of the sum may overflow where the whole does not.
 
     The backward pass is that of the product as it is, whose operands are float16.

@@ -32,34 +32,46 @@ class _Piece:
 
 
 def window(
-    x: Array, placement: Placement, dim: Dim, starts: Sequence[int], width: int, fill: Any = 0, wrap: bool = False
+    x: Array,
+    placement: Placement,
+    dim: Dim,
+    starts: Sequence[int],
+    width: int,
+    fill: Any = 0,
+    wrap: bool = False,
+    needs: Sequence[int] = (),
 ) -> Array:
     """Returns `whole[start : start + width]` along a dim on each processor, `fill` where that lies outside of the dim.
 
-    Each processor along the axes has its own of the starts, which may be negative. With `wrap` the dim's other end
-    stands outside of it; a window is then the size of a block.
+    Each processor along the axes has its own of the starts, which may be negative. One that `needs` less than the width
+    gets `fill` behind it. With `wrap` the dim's other end stands outside of it; a window is then the size of a block.
     """
     position, axes, block = placement.dims.index(dim), placement.of(dim), placement.block(dim)
     if len(starts) == 1:
         return jnp.roll(x, -starts[0], position) if wrap else stretch(x, position, starts[0], width, fill)
-    pieces = _pieces(dim.size, block, starts, width, wrap)
     here = collectives.processor_index(axes)
     place = along(jnp.arange(width), position, x.ndim)
     result = jnp.full([width if i == position else n for i, n in enumerate(x.shape)], fill, x.dtype)
-    for round_ in _rounds(pieces):
+    for round_ in _rounds(_pieces(dim.size, block, starts, needs or [width] * len(starts), wrap)):
         length = max(piece.length for piece in round_)
         read = {p.sender: min(p.source, block - length) for p in round_}
-        part = lax.dynamic_slice_in_dim(x, _lookup(read, len(starts), here), length, position)
+        part = _taken(x, position, _lookup(read, len(starts), here), length)
         if round_[0].sender != round_[0].receiver:
             part = collectives.permute(part, axes, [(p.sender, p.receiver) for p in round_], placement.mesh.axes)
         # the part begins before the piece if it would else run over the block's end
-        begins = {p.receiver: p.target - (p.source - read[p.sender]) for p in round_}
-        part = pad(part, position, width, width)
-        part = lax.dynamic_slice_in_dim(part, width - _lookup(begins, len(starts), here), width, position)
+        begins = {p.receiver: p.source - read[p.sender] - p.target for p in round_}
+        part = _taken(part, position, _lookup(begins, len(starts), here), width, margin=width)
         first = _lookup({p.receiver: p.target for p in round_}, len(starts), here)
-        count = _lookup({p.receiver: p.length for p in round_}, len(starts), here)
+        count = _lookup({p.receiver: p.length for p in round_}, len(starts), here, absent=0)
         result = jnp.where((place >= first) & (place < first + count), part, result)
     return result
+
+
+def _taken(x: Array, position: int, start: int | Array, width: int, margin: int = 0) -> Array:
+    """Returns a stretch that reaches out of the array by at most a margin, where there are zeros."""
+    if isinstance(start, int):
+        return stretch(x, position, start, width)
+    return lax.dynamic_slice_in_dim(pad(x, position, margin, margin), start + margin, width, position)
 
 
 def stretch_in_block(placement: Placement, dim: Dim, first: int, last: int) -> Array:
@@ -84,12 +96,12 @@ def stretch(x: Array, position: int, start: int, width: int, fill: Any = 0) -> A
     return pad(inside, position, min(max(-start, 0), width), min(max(start + width - size, 0), width), fill)
 
 
-def _pieces(size: int, block: int, starts: Sequence[int], width: int, wrap: bool = False) -> list[_Piece]:
+def _pieces(size: int, block: int, starts: Sequence[int], needs: Sequence[int], wrap: bool = False) -> list[_Piece]:
     pieces = []
-    for receiver, start in enumerate(starts):
-        low, high = max(start, 0), min(start + width, size)
+    for receiver, (start, need) in enumerate(zip(starts, needs, strict=True)):
+        low, high = max(start, 0), min(start + need, size)
         if wrap:  # nobody needs what would come to lie in padding
-            low, high = start, start + min(width, size - receiver * block)
+            low, high = start, start + min(need, size - receiver * block)
         while low < high:
             sender, source = divmod(low % size, block)
             length = min(high - low, block - source, size - low % size)
@@ -112,15 +124,14 @@ def _rounds(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
     return [staying, *rounds] if staying else rounds
 
 
-def _lookup(table: dict[int, int], count: int, here: Array) -> Array:
-    """Returns this processor's entry of a table, zero if it has none."""
-    values = [table.get(processor, 0) for processor in range(count)]
-    if len(set(values)) == 1:
-        return jnp.int32(values[0])
-    return jnp.asarray(np.array(values, np.int32))[here]
+def _lookup(table: dict[int, int], count: int, here: Array, absent: int | None = None) -> int | Array:
+    """Returns this processor's entry of a table: a number if all have the same, `absent` if it has none."""
+    absent = next(iter(table.values())) if absent is None else absent
+    values = [table.get(processor, absent) for processor in range(count)]
+    return values[0] if len(set(values)) == 1 else jnp.asarray(np.array(values, np.int32))[here]
 
 
-def sent_lengths(size: int, starts: Sequence[int], width: int) -> list[int]:
+def sent_lengths(size: int, starts: Sequence[int], needs: Sequence[int]) -> list[int]:
     """Returns how many elements along a dim of some size each permute of `window` sends."""
-    rounds = _rounds(_pieces(size, block_size(size, len(starts)), starts, width))
+    rounds = _rounds(_pieces(size, block_size(size, len(starts)), starts, needs))
     return [max(piece.length for piece in some) for some in rounds if some[0].sender != some[0].receiver]

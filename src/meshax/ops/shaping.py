@@ -1,26 +1,23 @@
-"""Slice, pad, concat, stack, flip, shift, windows: legal along a split dim, and moving only what has to move."""
+"""Slice, concat, stack, flip, shift: legal along a split dim, and moving only what has to move."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from ..collectives import LARGEST
-from ..compat import Array, is_traced
+from ..compat import Array
 from ..dim import Dim, DimLike, Dims, find, show, unique, without
 from ..errors import ArgumentError, DtypeError, ShapeError
 from ..layout import Placement, block_size, current
 from ..tensors import Tensor, check_tensor
 from ..transfer import along, fill_padding
-from .creation import one_sized_dim, places_fit
-from .elementwise import is_number
+from .creation import one_sized_dim
 from .neighbours import stretch_in_block, window
 from .operands import compute, describe, integers
 from .resharding import placed, transpose, unsplit
 
-__all__ = ["concat", "flip", "pad", "shift", "slice", "stack", "unstack", "windows"]
+__all__ = ["concat", "flip", "shift", "slice", "stack", "unstack"]
 
 
 def slice(x: Tensor, dim: DimLike, start: int, size: int, stride: int = 1) -> Tensor:
@@ -42,48 +39,7 @@ def slice(x: Tensor, dim: DimLike, start: int, size: int, stride: int = 1) -> Te
             fix=f"the last element is at start + (size - 1) * stride, and must be less than {dim.size}.",
         )
     finish = lambda array, position, block: lax.slice_in_dim(array, 0, None, stride, position)  # noqa: E731
-    return _windowed(x, dim, Dim(dim.name, size), finish, offset=start, stride=stride)
-
-
-def pad(x: Tensor, dim: DimLike, before: int, after: int, value: Any = 0) -> Tensor:
-    """Puts a number of elements of one value before and after a dim.
-
-    Communication: none, if the dim is not split; otherwise permutes of what changes its processor.
-    """
-    dim = find(check_tensor(x, "mx.pad").dims, dim)
-    before, after = integers("pad", before=before, after=after)
-    if before < 0 or after < 0:
-        raise ArgumentError(
-            f"dim {dim} cannot be padded by {before} and {after}.", fix="use mx.slice to cut elements off."
-        )
-    size = Dim(dim.name, dim.size + before + after)
-    return _moved(x, dim, size, before, _padding_value(value, x.dtype))
-
-
-def _padding_value(value: Any, dtype: Any) -> Any:
-    if hasattr(value, "dtype") and not isinstance(value, Tensor) and not is_traced(value) and not value.shape:
-        value = np.asarray(value)[()]
-    if not is_number(value):
-        raise ArgumentError(
-            f"mx.pad takes a number for value=, not {'a traced value' if is_traced(value) else type(value).__name__}.",
-            rule="such a number is part of the program: it is known before the program runs.",
-            fix="pad with 0, and choose with mx.where; or use mx.concat.",
-        )
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        return value
-    if isinstance(value, complex | np.complexfloating):
-        raise ArgumentError(
-            f"{value} is not a real number, as the tensor's elements are.", fix="pad with a real number."
-        )
-    if jnp.issubdtype(dtype, jnp.integer):
-        if not np.isfinite(value) or value != int(value):
-            raise ArgumentError(f"{value} is not an integer, as the tensor's elements are.", fix="pad with an integer.")
-        least, largest = int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
-        if not least <= int(value) <= largest:
-            raise ArgumentError(
-                f"{value} is not one of the numbers of {dtype}.", values=f"{least} to {largest}", fix="cast the tensor."
-            )
-    return value
+    return windowed(x, dim, Dim(dim.name, size), finish, offset=start, stride=stride)
 
 
 def flip(x: Tensor, dim: DimLike) -> Tensor:
@@ -93,7 +49,7 @@ def flip(x: Tensor, dim: DimLike) -> Tensor:
     """
     dim = find(check_tensor(x, "mx.flip").dims, dim)
     finish = lambda array, position, block: jnp.flip(array, position)  # noqa: E731
-    return _windowed(x, dim, dim, finish, offset=dim.size - 1, stride=-1)
+    return windowed(x, dim, dim, finish, offset=dim.size - 1, stride=-1)
 
 
 def shift(x: Tensor, dim: DimLike, offset: int, wrap: bool = False) -> Tensor:
@@ -107,41 +63,6 @@ def shift(x: Tensor, dim: DimLike, offset: int, wrap: bool = False) -> Tensor:
     if wrap and offset % dim.size == 0:
         return x
     return _moved(x, dim, dim, offset, wrap=wrap)
-
-
-def windows(x: Tensor, dim: DimLike, window: Dim, before: int = 0, after: int = 0, stride: int = 1) -> Tensor:
-    """Cuts a dim into overlapping windows: `y[.., i, .., w] = x[.., i * stride + w - before, ..]`, zeros outside.
-
-    Args:
-        x: the tensor.
-        dim: the dim, which gets the number of windows as its size.
-        window: the new dim, of the windows' width; it comes last.
-        before: how far the first window reaches out before the dim.
-        after: how far the last one may reach out behind it.
-        stride: the distance from window to window.
-
-    Communication: none, if the dim is not split; otherwise permutes of what the windows reach of their neighbours.
-    """
-    dim = find(check_tensor(x, "mx.windows").dims, dim)
-    window = one_sized_dim(window, "windows")
-    before, after, stride = integers("windows", before=before, after=after, stride=stride)
-    reach = dim.size + before + after - window.size
-    if reach < 0 or stride < 1 or before < 0 or after < 0:
-        raise ArgumentError(
-            f"dim {dim} has no window of {window}.",
-            values=f"before {before}, after {after}, stride {stride}",
-            rule="at least one window fits, and steps go forward.",
-            fix="choose a smaller window, or larger margins.",
-        )
-    new = Dim(dim.name, reach // stride + 1)
-
-    def cut(array: Array, position: int, block: int) -> Array:
-        if array.shape[position] > LARGEST:
-            places_fit(dim, "windows")
-        places = jnp.arange(block)[:, None] * stride + jnp.arange(window.size)
-        return jnp.moveaxis(jnp.take(array, places, axis=position), position + 1, -1)
-
-    return _windowed(x, dim, new, cut, offset=-before, stride=stride, reach=window.size, extra=(window,))
 
 
 def concat(xs: Sequence[Tensor], dim: DimLike) -> Tensor:
@@ -201,7 +122,7 @@ def unstack(x: Tensor, dim: DimLike) -> list[Tensor]:
     return [Tensor(lax.index_in_dim(array, i, position, keepdims=False), shape) for i in range(dim.size)]
 
 
-def _windowed(
+def windowed(
     x: Tensor,
     dim: Dim,
     new: Dim,
@@ -237,7 +158,7 @@ def _windowed(
 
 def _moved(x: Tensor, dim: Dim, new: Dim, offset: int, fill: Any = 0, wrap: bool = False) -> Tensor:
     """Puts the elements of a dim `offset` further into a dim of another size."""
-    return _windowed(x, dim, new, offset=-offset, fill=fill, wrap=wrap)
+    return windowed(x, dim, new, offset=-offset, fill=fill, wrap=wrap)
 
 
 def _choose(dim: Dim, parts: Sequence[tuple[int, int, Tensor]]) -> Tensor:

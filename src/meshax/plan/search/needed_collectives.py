@@ -325,7 +325,7 @@ def _permutes(size: int, new: int, count: int, start: int, stride: int, width: i
     """Returns how many elements along a dim each permute sends, where each block of the result is a window."""
     block = block_size(new, count)
     firsts = [size - (p + 1) * block if flips else start + stride * p * block for p in range(count)]
-    return tuple(sent_lengths(size, firsts, (block - 1) * stride + width))
+    return tuple(sent_lengths(size, firsts, [(block - 1) * stride + width] * count))
 
 
 def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:

@@ -1,0 +1,49 @@
+"""Convolutions, pools, resizes and paddings at random: under any layout what JAX gives for whole arrays.
+
+Forward and by all gradients, to 1e-5 of the largest element, with NaN in all padding.
+"""
+
+import numpy as np
+import pytest
+
+import meshax as mx
+from extent import WHOLE
+from layouts import reference
+from meshax.layout import Setting
+from meshax.testing import forward_and_gradient, place_with_garbage
+from windows import KINDS, random_case
+
+NUM_CASES = {"conv": 2000, "conv_transpose": 500, "max_pool": 300, "mean_pool": 300, "resize": 300, "pad": 300}
+SAMPLED = {"conv": 6, "conv_transpose": 4, "max_pool": 3, "mean_pool": 3, "resize": 3, "pad": 2}
+AT_ONCE = 20  # cases in one test
+
+
+def parts():
+    """A kind, and the seeds of one test."""
+    for kind in KINDS:
+        count = NUM_CASES[kind] if WHOLE else SAMPLED[kind]
+        for first in range(0, count, AT_ONCE):
+            yield pytest.param(kind, range(first, min(first + AT_ONCE, count)), id=f"{kind}-{first}")
+
+
+def check(case):
+    """Asserts that values and gradients are those of whole arrays; where dims collide, that this is said."""
+    mesh = mx.Mesh(case.mesh)
+    wanted, gradients = reference(case.reference, [x.numpy() for x in case.inputs], [True] * len(case.inputs))
+    try:
+        placed = [place_with_garbage(x, Setting(mesh, case.layout)) for x in case.inputs]
+        program = mx.spmd(forward_and_gradient(case.fn, case.inputs), mesh, case.layout)
+        result, ours = program(*placed)
+    except mx.LayoutError as collision:
+        assert "split over the same mesh axis" in str(collision), case.words
+        return
+    for what, got, right in zip(["result", "by x", "by the kernel"], [result, *ours], [*wanted, *gradients]):
+        right = np.asarray(right)
+        allowed = 1e-5 * max(1.0, float(np.max(np.abs(right), initial=0)))
+        np.testing.assert_allclose(got.numpy(), right, 1e-5, allowed, err_msg=f"{what}, {case.words}")
+
+
+@pytest.mark.parametrize(("kind", "seeds"), list(parts()))
+def test_random_windows(kind, seeds):
+    for seed in seeds:
+        check(random_case(kind, seed))
