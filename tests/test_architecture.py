@@ -45,6 +45,7 @@ CORE = range(5)  # the layers that are the language itself
 READING_TRACES = ("checking", "sources")  # stands there too, and is counted by itself
 MAX_CORE_LINES = 5_000
 MAX_READING_LINES = 750
+MAX_SPATIAL_LINES = 900
 MAX_MODULE_LINES = 400
 ROOMS = ("printing", "reading", "cost", "explain", "search", "compile")  # of plan, in the same order
 
@@ -315,6 +316,10 @@ def test_the_language_is_small():
     reading = {name: core.pop(name) for name in list(core) if name.split(".")[1] in READING_TRACES}
     assert sum(core.values()) < MAX_CORE_LINES, core
     assert sum(reading.values()) < MAX_READING_LINES, reading
+
+
+def test_what_windows_do_is_small_too():
+    assert sum(m.num_lines for m in modules() if m.name.startswith("meshax.spatial")) < MAX_SPATIAL_LINES
 
 
 def test_collectives_have_one_door():

@@ -366,6 +366,92 @@ SHAPING = Group(
         Case("unstack", lambda x: tuple(mx.unstack(x, b))[3], lambda x: x[:, 3]),
     ],
 )
+kb, kc = mx.dims(kb=3, kc=2)
+
+
+def _conv(x, y, strides=(1, 1), padding="SAME", dilation=(1, 1)):
+    """The convolution of [a, b, c] along b and c with [kb, kc, d], and a result [a, b, c, d]."""
+    out = jax.lax.conv_general_dilated(
+        x[..., None], y[:, :, None], strides, padding, rhs_dilation=dilation, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    return out
+
+
+def _conv_of_groups(x, y):
+    """[a, b, c] along a, summed over nothing, b as groups, with [kb, b, d]: [a, b, c, d]."""
+    return jnp.einsum("abck,kbd->abcd", _windows(jnp.swapaxes(x, 0, 1), 3, 1, 1, 1).swapaxes(0, 1), y)
+
+
+def _conv_transposed(x, y):
+    like = jax.ShapeDtypeStruct((8, 10, 6, 1), x.dtype)
+    forward = lambda z: jax.lax.conv_general_dilated(  # noqa: E731
+        z, y[:, :, None], (2, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    (out,) = jax.linear_transpose(forward, like)(jnp.repeat(x[..., None], 3, 3))
+    return out[..., 0]
+
+
+def _pool(x, start, combine, strides):
+    return jax.lax.reduce_window(x, start, combine, (1, 3, 2), (1, *strides), "SAME")
+
+
+both = {"b": "kb", "c": "kc"}
+CONVOLUTION = Group(
+    "convolution",
+    ((a, b, c), (kb, kc, d), (kb, b, d)),
+    ("a", "b", "c", "d", "kb"),
+    [
+        Case("conv", lambda x, y, z: mx.conv(x, y, both), lambda x, y, z: _conv(x, y)),
+        Case(
+            "conv strided",
+            lambda x, y, z: mx.conv(
+                x, y, both, stride={"b": 2, c: 3}, dilation={"c": 2}, padding={"b": (2, 1), c: (0, 4)}
+            ),
+            lambda x, y, z: _conv(x, y, (2, 3), [(2, 1), (0, 4)], (1, 2)),
+        ),
+        Case(
+            "conv summed",
+            lambda x, y, z: mx.conv(x, z, {"a": "kb"}, over=b, padding="valid"),
+            lambda x, y, z: jnp.einsum("abck,kbd->acd", jnp.stack([x[i : i + 6] for i in range(3)], -1), z),
+        ),
+        Case("conv of groups", lambda x, y, z: mx.conv(x, z, {"a": "kb"}), lambda x, y, z: _conv_of_groups(x, z)),
+        Case(
+            "conv_transpose",
+            lambda x, y, z: mx.conv_transpose(x, y, both, over=d, stride={"b": 2}),
+            lambda x, y, z: _conv_transposed(x, y),
+        ),
+        Case(
+            "max_pool",
+            lambda x, y, z: mx.max_pool(x, {"b": 3, "c": 2}, {"b": 2, "c": 1}, "same"),
+            lambda x, y, z: _pool(x, -np.inf, jax.lax.max, (2, 1)),
+        ),
+        Case(
+            "mean_pool",
+            lambda x, y, z: mx.mean_pool(x, {"b": 3, "c": 2}, 1, "same"),
+            lambda x, y, z: _pool(x, 0.0, jax.lax.add, (1, 1)) / _pool(jnp.ones_like(x), 0.0, jax.lax.add, (1, 1)),
+        ),
+        Case(
+            "resize",
+            lambda x, y, z: mx.resize(x, {"a": 5, "b": 15}),
+            lambda x, y, z: jax.image.resize(x, (5, 15, 6), "nearest"),
+        ),
+        Case(
+            "resize linear",
+            lambda x, y, z: mx.resize(x, {"a": 5, "b": 9}, "linear"),
+            lambda x, y, z: jax.image.resize(x, (5, 9, 6), "linear"),
+        ),
+        Case(
+            "pad reflect",
+            lambda x, y, z: mx.pad(x, b, 3, 2, mode="reflect"),
+            lambda x, y, z: jnp.pad(x, ((0, 0), (3, 2), (0, 0)), mode="reflect"),
+        ),
+        Case(
+            "pad edge",
+            lambda x, y, z: mx.pad(x, "a", 1, 9, mode="edge"),
+            lambda x, y, z: jnp.pad(x, ((1, 9), (0, 0), (0, 0)), mode="edge"),
+        ),
+    ],
+)
 length = mx.Dim("length", 7)
 INDEXING = Group(
     "indexing",
@@ -491,5 +577,5 @@ BFLOAT_2 = Group(
 )
 GROUPS = [
     ELEMENTWISE, POSITIVE, BINARY, EINSUM, REDUCTION, INDEX, LOSS, RENAME, RESHAPE, CREATE, CONTROL, INTEGER, BFLOAT,
-    SHAPING, INDEXING, BATCHED, ORDERING, INTEGER_2, BFLOAT_2,
+    SHAPING, CONVOLUTION, INDEXING, BATCHED, ORDERING, INTEGER_2, BFLOAT_2,
 ]  # fmt: skip

@@ -1,7 +1,5 @@
 """Slice, pad, concat, stack, flip, shift and windows."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -105,25 +103,6 @@ def test_a_result_is_no_parameter():
     assert {op(mx.param(whole)).role for name, (op, _) in RESIZED.items() if "nothing" not in name} == {None}
 
 
-@pytest.mark.parametrize("layout", [None, *some(LAYOUTS, "batch:cols hidden:rows")])
-@pytest.mark.parametrize(
-    ("before", "after", "stride"), [(0, 0, 1), (1, 1, 1), (2, 0, 1), (0, 2, 2), (1, 0, 3), (2, 2, 4), (5, 9, 1)]
-)
-def test_windows_are_what_their_formula_says(layout, before, after, stride):
-    cut = lambda x: mx.windows(x, hidden, window, before, after, stride)  # noqa: E731
-    made = cut(whole) if layout is None else under(layout, cut, whole)
-    count = (10 + before + after - 3) // stride + 1
-
-    wanted = np.zeros((6, count, 3), np.float32)
-    for i in range(count):
-        for w in range(3):
-            place = i * stride + w - before
-            if 0 <= place < 10:
-                wanted[:, i, w] = whole.numpy()[:, place]
-    assert made.dims == (batch, mx.Dim("hidden", count), window)
-    np.testing.assert_array_equal(made.numpy(), wanted)
-
-
 def test_concat_takes_the_order_of_the_first():
     turned = mx.transpose(mx.slice(x, length, 0, 1), "length batch")
 
@@ -184,15 +163,6 @@ def no_slice(start, size, stride=1):
           values: start {start}, size {size}, stride {stride}
           rule: all elements lie in the dim, and there is at least one.
           fix: the last element is at start + (size - 1) * stride, and must be less than 4.
-        """
-
-
-def no_window(dim, before, after, stride):
-    return f"""
-        dim length:4 has no window of {dim}.
-          values: before {before}, after {after}, stride {stride}
-          rule: at least one window fits, and steps go forward.
-          fix: choose a smaller window, or larger margins.
         """
 
 
@@ -271,70 +241,6 @@ def test_along_a_dim_beyond_32_bits(layout):
 
 
 MISTAKES = {
-    "windows of more than fits": (
-        mx.ShapeError,
-        lambda: mx.spmd(lambda: mx.windows(mx.zeros(long), long, window), HUGE, "").trace(),
-        """
-        mx.windows counts places along dim long:8589934599, which do not fit into int32.
-          rule: places along a dim are int32: at most 2147483648 of them.
-          fix: use two dims in its place, for example of 65536 and the rest.
-        """,
-    ),
-    **{
-        f"padding of integers with {value}": (
-            mx.ArgumentError,
-            partial(mx.pad, counting(length, dtype=np.int32), length, 1, 1, value),
-            f"""
-            {value} is not an integer, as the tensor's elements are.
-              fix: pad with an integer.
-            """,
-        )
-        for value in (0.25, np.inf, -np.inf, np.nan, np.float32(np.inf))
-    },
-    "padding with a number that the dtype does not have": (
-        mx.ArgumentError,
-        lambda: mx.pad(counting(length, dtype=np.int8), length, 1, 1, 300),
-        """
-        300 is not one of the numbers of int8.
-          values: -128 to 127
-          fix: cast the tensor.
-        """,
-    ),
-    "padding with a complex number": (
-        mx.ArgumentError,
-        lambda: mx.pad(x, length, 1, 1, 1j),
-        """
-        1j is not a real number, as the tensor's elements are.
-          fix: pad with a real number.
-        """,
-    ),
-    "padding with a tensor": (
-        mx.ArgumentError,
-        lambda: under("", lambda x: mx.pad(x, length, 1, 1, mx.sum(x)), x),
-        """
-        mx.pad takes a number for value=, not Tensor.
-          rule: such a number is part of the program: it is known before the program runs.
-          fix: pad with 0, and choose with mx.where; or use mx.concat.
-        """,
-    ),
-    "padding with a traced value": (
-        mx.ArgumentError,
-        lambda: under("batch:rows", lambda x, value: mx.pad(x, length, 1, 1, value), x, 3.0),
-        """
-        mx.pad takes a number for value=, not a traced value.
-          rule: such a number is part of the program: it is known before the program runs.
-          fix: pad with 0, and choose with mx.where; or use mx.concat.
-        """,
-    ),
-    "padding with a word": (
-        mx.ArgumentError,
-        lambda: mx.pad(x, length, 1, 1, "edge"),
-        """
-        mx.pad takes a number for value=, not str.
-          rule: such a number is part of the program: it is known before the program runs.
-          fix: pad with 0, and choose with mx.where; or use mx.concat.
-        """,
-    ),
     "a slice of fractions": (mx.ArgumentError, sliced(1.0, 2, True), no_integer("slice", "start=1.0, stride=True")),
     "a slice from a tensor": (
         mx.ArgumentError,
@@ -346,77 +252,16 @@ MISTAKES = {
         lambda: jax.jit(lambda start: mx.slice(x, length, start, 2))(1),
         no_integer("slice", "start=a traced value", COMPUTED),
     ),
-    "a fraction of padding": (
-        mx.ArgumentError,
-        lambda: mx.pad(x, length, 1, 0.5),
-        no_integer("pad", "after=0.5"),
-    ),
     "a shift by a truth value": (
         mx.ArgumentError,
         lambda: mx.shift(x, length, True, wrap=True),
         no_integer("shift", "offset=True"),
-    ),
-    "a margin in words": (
-        mx.ArgumentError,
-        lambda: mx.windows(x, length, window, before="same"),
-        no_integer("windows", "before='same'"),
     ),
     "a slice that ends too late": (mx.ArgumentError, sliced(1, 4), no_slice(1, 4)),
     "a slice that strides too far": (mx.ArgumentError, sliced(0, 3, 2), no_slice(0, 3, 2)),
     "a slice from the end": (mx.ArgumentError, sliced(-1, 1), no_slice(-1, 1)),
     "a slice of nothing": (mx.ArgumentError, sliced(2, 0), no_slice(2, 0)),
     "a slice backwards": (mx.ArgumentError, sliced(3, 2, -1), no_slice(3, 2, -1)),
-    "a negative padding": (
-        mx.ArgumentError,
-        lambda: mx.pad(x, length, -1, 2),
-        """
-        dim length:4 cannot be padded by -1 and 2.
-          fix: use mx.slice to cut elements off.
-        """,
-    ),
-    "a window that does not fit": (
-        mx.ArgumentError,
-        lambda: mx.windows(x, length, mx.Dim("wide", 6), before=1),
-        no_window("wide:6", 1, 0, 1),
-    ),
-    "windows that do not move": (
-        mx.ArgumentError,
-        lambda: mx.windows(x, length, window, stride=0),
-        no_window("window:3", 0, 0, 0),
-    ),
-    "a negative margin": (
-        mx.ArgumentError,
-        lambda: mx.windows(x, length, mx.Dim("pair", 2), after=-1),
-        no_window("pair:2", 0, -1, 1),
-    ),
-    "a window without a size": (
-        mx.ShapeError,
-        lambda: mx.windows(x, length, "window"),
-        """
-        mx.windows does not know the size of 'window'.
-          rule: a new tensor is made of dims, which have sizes.
-          fix: pass dims, for example mx.dims("batch:32 hidden:64").
-        """,
-    ),
-    "two dims of windows": (
-        mx.ShapeError,
-        lambda: mx.windows(x, length, mx.dims("first:2 second:2")),
-        """
-        mx.windows takes one dim, not 2.
-          values: [first:2, second:2]
-          fix: pass one dim.
-        """,
-    ),
-    "windows of a name that is taken": (
-        mx.DimError,
-        lambda: mx.windows(x, length, mx.Dim("length", 2)),
-        """
-        one shape has two dims of the name 'length'.
-          values: [batch:6, length:3, length:2]
-          rule: the dims of a tensor have different names.
-          fix: name it once; if another dim is meant, rename that first: x.rename(length="memory_length").
-        """,
-    ),
     "a concat of one tensor": (
         mx.ShapeError,
         lambda: mx.concat(x, length),

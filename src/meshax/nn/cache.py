@@ -20,11 +20,12 @@ from jax import lax
 from ..compat import Array
 from ..dim import Dim, Dims, without
 from ..layout import current
-from ..ops import arange, einsum, gather, pad, reshape, softmax, transpose, where, zeros
+from ..ops import arange, einsum, gather, reshape, softmax, transpose, where, zeros
 from ..ops import slice as slice_
 from ..ops import sum as sum_
 from ..ops.operands import compute
 from ..sources import operation
+from ..spatial import pad
 from ..tensors import Tensor
 from .attention_kernels import HIDDEN, Visibility, attend, match
 from .dropout import Dropout

@@ -5,8 +5,10 @@ of the operand. `window` fetches it: what the processor has stays, the rest come
 which no processor sends or receives twice.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -49,22 +51,49 @@ def window(
     position, axes, block = placement.dims.index(dim), placement.of(dim), placement.block(dim)
     if len(starts) == 1:
         return jnp.roll(x, -starts[0], position) if wrap else stretch(x, position, starts[0], width, fill)
-    here = collectives.processor_index(axes)
-    place = along(jnp.arange(width), position, x.ndim)
-    result = jnp.full([width if i == position else n for i, n in enumerate(x.shape)], fill, x.dtype)
+    lookup = partial(_lookup, count=len(starts), here=collectives.processor_index(axes))
+    parts: list[tuple[Array, dict[_Piece, int]]] = []  # of each round, and for each piece which place of it comes first
     for round_ in _rounds(_pieces(dim.size, block, starts, needs or [width] * len(starts), wrap)):
         length = max(piece.length for piece in round_)
+        # the part begins before the piece if it would else run over the block's end
         read = {p.sender: min(p.source, block - length) for p in round_}
-        part = _taken(x, position, _lookup(read, len(starts), here), length)
+        part = _taken(x, position, lookup(read), length)
         if round_[0].sender != round_[0].receiver:
             part = collectives.permute(part, axes, [(p.sender, p.receiver) for p in round_], placement.mesh.axes)
-        # the part begins before the piece if it would else run over the block's end
-        begins = {p.receiver: p.source - read[p.sender] - p.target for p in round_}
-        part = _taken(part, position, _lookup(begins, len(starts), here), width, margin=width)
-        first = _lookup({p.receiver: p.target for p in round_}, len(starts), here)
-        count = _lookup({p.receiver: p.length for p in round_}, len(starts), here, absent=0)
-        result = jnp.where((place >= first) & (place < first + count), part, result)
-    return result
+        parts.append((part, {p: p.source - read[p.sender] - p.target for p in round_}))
+    shape, regions = list(x.shape), []
+    for first, last in itertools.pairwise(_cuts([p for _, pieces in parts for p in pieces], width)):
+        shape[position] = last - first
+        regions.append(_region(parts, first, jnp.full(shape, fill, x.dtype), position, lookup))
+    return jnp.concatenate(regions, position)
+
+
+def _cuts(pieces: Sequence[_Piece], width: int) -> list[int]:
+    """Returns where what stays is cut off, if that is the same place everywhere: then only borders are rearranged."""
+    staying = [p for p in pieces if p.sender == p.receiver]
+    first, last = (staying[0].target, max(p.target + p.length for p in staying)) if staying else (0, 0)
+    ends = [(p.target, p.target + p.length) for p in pieces if p.sender != p.receiver]
+    if any(p.target != first for p in staying) or any(end > first and begin < last for begin, end in ends):
+        return [0, width]
+    return sorted({0, first, last, width})
+
+
+def _region(
+    parts: Sequence[tuple[Array, dict[_Piece, int]]], first: int, region: Array, position: int, lookup: Any
+) -> Array:
+    """Puts all pieces of a region of the window, which begins at `first`, into their places."""
+    width = region.shape[position]
+    place = along(jnp.arange(width), position, region.ndim)
+    for part, pieces in parts:
+        inside = {p: begin + first for p, begin in pieces.items() if first <= p.target < first + width}
+        begins = set(inside.values())  # if they are few, each is a place that is known: both sides, of two processors
+        for group in [[p for p in inside if inside[p] == b] for b in begins] if len(begins) < 3 else [list(inside)]:
+            placed = _taken(part, position, lookup({p.receiver: inside[p] for p in group}), width, margin=width)
+            target = lookup({p.receiver: p.target - first for p in group})
+            count = lookup({p.receiver: p.length for p in group}, absent=0)
+            is_all = isinstance(count, int) and count == width
+            region = placed if is_all else jnp.where((place >= target) & (place < target + count), placed, region)
+    return region
 
 
 def _taken(x: Array, position: int, start: int | Array, width: int, margin: int = 0) -> Array:
@@ -82,7 +111,8 @@ def stretch_in_block(placement: Placement, dim: Dim, first: int, last: int) -> A
     count, block = placement.count(dim), placement.block(dim)
     here = collectives.processor_index(placement.of(dim))
     low, high = (
-        _lookup({p: min(max(end - p * block, 0), block) for p in range(count)}, count, here) for end in (first, last)
+        _lookup({p: min(max(end - p * block, 0), block) for p in range(count)}, count=count, here=here)
+        for end in (first, last)
     )
     place = jnp.arange(block, dtype=jnp.int32)
     return (place >= low) & (place < high)
@@ -124,7 +154,7 @@ def _rounds(pieces: Sequence[_Piece]) -> list[list[_Piece]]:
     return [staying, *rounds] if staying else rounds
 
 
-def _lookup(table: dict[int, int], count: int, here: Array, absent: int | None = None) -> int | Array:
+def _lookup(table: dict[int, int], absent: int | None = None, *, count: int, here: Array) -> int | Array:
     """Returns this processor's entry of a table: a number if all have the same, `absent` if it has none."""
     absent = next(iter(table.values())) if absent is None else absent
     values = [table.get(processor, absent) for processor in range(count)]

@@ -58,12 +58,12 @@ def conv(
     >>> conv(x, kernel, {"length": "taps"}).numpy()
     array([ 3.,  7., 14., 12.], dtype=float32)
 
-    Communication: none, if no dim with a window is split; otherwise one permute for each side that windows reach out
-    on, or several if they reach past the neighbour; the backward pass sends as much back. With blocks n_i, of which
-    windows reach l_i places to the left and r_i to the right, in the order of dims that sends least, a processor sends
-    `sum over i: (l_i + r_i) * product over j < i: (n_j + l_j + r_j) * product over j > i: n_j` elements for each one of
-    the other dims. A split dim of `over` gives a pending sum, and a kernel's gradient is one over the axes of batch
-    and windows.
+    Communication: none, if no dim with a window is split; otherwise one permute for each side on which windows reach
+    out of a block, or several if they reach past the neighbour; the gradient by x sends as much back. A processor sends
+    what its block grows by: from blocks n_i, out of which windows reach l_i places to the left and r_i to the right,
+    `product of (n_i + l_i + r_i) - product of n_i` elements for each one of the other dims (less between two
+    processors, where one permute carries both sides; blocks that do not fit the stride may read more). A split dim of
+    `over` gives a pending sum; the gradient by the kernel is one over the axes of windows and batch.
     """
     return _convolve("conv", slides_of, x, kernel, windows, over, stride, dilation, padding)
 

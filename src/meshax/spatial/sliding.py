@@ -171,7 +171,7 @@ def _paddings(op: str, dims: Mapping[Dim, int], padding: Any) -> dict[Dim, tuple
     pairs = {d: tuple(integers(op, before=m[0], after=m[1])) for d, m in margins.items()}
     if any(n < 0 for pair in pairs.values() for n in pair):
         raise ArgumentError(
-            f"mx.{op} takes padding of at least 0.", values=repr(padding), fix="use mx.slice to cut off."
+            f"mx.{op} takes padding of at least 0.", values=repr(padding), fix="use mx.slice to cut elements off."
         )
     return {dim: pairs.get(dim, (0, 0)) for dim in dims}  # type: ignore[misc]
 
