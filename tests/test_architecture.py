@@ -45,7 +45,7 @@ CORE = range(5)  # the layers that are the language itself
 READING_TRACES = ("checking", "sources")  # stands there too, and is counted by itself
 MAX_CORE_LINES = 5_000
 MAX_READING_LINES = 750
-MAX_SPATIAL_LINES = 900
+MAX_SPATIAL_LINES = 1_000
 MAX_MODULE_LINES = 400
 ROOMS = ("printing", "reading", "cost", "explain", "search", "compile")  # of plan, in the same order
 
