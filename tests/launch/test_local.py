@@ -80,7 +80,8 @@ def test_who_does_not_listen_is_killed():
 
 
 def test_steps_are_heard_of():
-    script = "steps = int(os.environ['MESHAX_LAUNCHER'].split(',')[1])\nos.write(steps, b'4\\n5\\n'); sys.exit(process)"
+    script = "steps = int(os.environ['MESHAX_LAUNCHER'].split(',')[1])\n"
+    script += "os.write(steps, b'1 4\\n0 6\\n1 5\\n'); sys.exit(process)"
     outcome, _ = run(script, 2)
     assert outcome.step == 5 and outcome.begun_after > 0
     assert outcome.describe() == "process 1 failed with exit status 1 in step 5."

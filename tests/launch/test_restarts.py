@@ -52,6 +52,7 @@ def test_starts_that_fail_are_given_up():
 def test_what_the_user_ended_stays_ended():
     for status in (2, 130, 143):
         assert run([Outcome(status, 0, (), 5)], most=10)[:2] == (status, [4])
+    assert run([Outcome(143, 0, ("words",), 5)], most=10)[3] == ["interrupted"]
 
 
 def test_one_process_less_after_a_killed_one():

@@ -258,7 +258,7 @@ def use_processors(mesh: str, processes: int = 1, each: int = 0) -> None:
     """Gives JAX virtual CPU processors, where there are no others. Before JAX is first used.
 
     Args:
-        mesh: has so many processors.
+        mesh: has so many processors; where a size is -1, each process has those of the other axes.
         processes: share them equally.
         each: how many each process has; 0: its part of the mesh.
     """
@@ -268,6 +268,8 @@ def use_processors(mesh: str, processes: int = 1, each: int = 0) -> None:
         int(size) for _, _, size in (word.partition(":") for word in mesh.replace(",", " ").split()) if size.isdecimal()
     ]
     if not any(os.path.exists(path) for path in ("/dev/nvidia0", "/dev/accel0", "/dev/vfio/0")):
+        if ":-1" in mesh:
+            each = each or math.prod(sizes)
         if not each and math.prod(sizes) % processes:
             raise UsageError(
                 f"{processes} processes cannot share {math.prod(sizes)} processors equally.",

@@ -192,6 +192,6 @@ def _follow_launcher(peers: Connected) -> None:
 
     def tell(step: int) -> None:
         with contextlib.suppress(OSError):
-            os.write(steps, f"{step}\n".encode())
+            os.write(steps, f"{peers.process} {step}\n".encode())
 
     peers.look, peers.on_step = look, tell

@@ -25,7 +25,7 @@ from .place import ANOTHER_FAILED, COORDINATOR, HUNG, LAUNCHER, LISTENER, PROCES
 _LAST_LINES = 15
 _END_WITHIN = 10.0  # seconds for a process to end when told to, before it is killed
 _END_BY_ITSELF_WITHIN = 4.0  # seconds, once another has failed
-_NOISE = "[Gloo] Rank "
+_NOISE = ("[Gloo] Rank ", "connected peer ranks is")  # threads mix the words of one greeting with another's
 _HOST = "127.0.0.1"
 
 
@@ -36,7 +36,7 @@ class Outcome:
     status: int  # of the one that failed first, 0 if none did
     process: int = 0  # which that was
     lines: tuple[str, ...] = ()  # the last that it said
-    step: int = 0  # the last that began; 0: none
+    step: int = 0  # the last that it began; 0: none
     begun_after: float = 0.0  # seconds to the first step; 0: there was none
 
     def describe(self) -> str:
@@ -70,7 +70,7 @@ class Processes(interrupts.Finishing):
         self.begin()
         self._lines: list[deque[str]] = [deque(maxlen=_LAST_LINES) for _ in range(number)]
         self._writing, self._exits = threading.Lock(), Queue[int]()
-        self._step, self._begun_after, self._began = 0, 0.0, time.monotonic()
+        self._step, self._begun_after, self._began = [0] * number, 0.0, time.monotonic()
         self._signal = 0
         self._alive = os.pipe()  # its end tells them that this process is gone
         self._steps = os.pipe()
@@ -116,7 +116,7 @@ class Processes(interrupts.Finishing):
                 with self._writing, contextlib.suppress(OSError, ValueError):
                     if plain is not None:
                         print(line, file=plain, flush=True)
-                    elif not line.startswith(_NOISE):
+                    elif not any(word in line for word in _NOISE):
                         self._lines[process].append(line)
                         print(f"[{process}] {line}", file=sys.stderr, flush=True)
 
@@ -124,7 +124,8 @@ class Processes(interrupts.Finishing):
         with open(self._steps[0], encoding="ascii") as steps:
             for line in steps:
                 self._begun_after = self._begun_after or time.monotonic() - self._began
-                self._step = max(self._step, int(line))
+                process, step = map(int, line.split())
+                self._step[process] = step
 
     def take(self, number: int) -> bool:
         """Gives a signal on to all processes: they know what to do at the first, and at the second."""
@@ -157,7 +158,7 @@ class Processes(interrupts.Finishing):
         first = next(iter(own or failed), 0)
         status = 128 + self._signal if self._signal and failed else statuses.get(first, 0)
         lines = tuple(self._lines[first]) if status else ()
-        return Outcome(status, first, lines, self._step, self._begun_after)
+        return Outcome(status, first, lines, self._step[first], self._begun_after)
 
     def kill(self) -> None:
         """Ends at once what has not ended."""
@@ -172,6 +173,7 @@ class Processes(interrupts.Finishing):
             for process in self.processes if number else ():
                 if process.poll() is None:
                     process.send_signal(number)
+                    process.send_signal(signal.SIGCONT)  # to one that is stopped, too
             end = time.monotonic() + seconds
             while len(ended) < len(self.processes) and time.monotonic() < end:
                 with contextlib.suppress(Exception):

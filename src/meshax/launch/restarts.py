@@ -8,7 +8,8 @@ from .local import Outcome
 
 _LONGEST_PAUSE = 60.0  # seconds
 _STARTS_THAT_FAIL = 3  # one after the other, before the first step
-_NOT_AGAIN = (0, 2, 130, 143)  # done; a wrong command; the user, or the machine, has ended it
+_INTERRUPTED = (130, 143)  # by the user, or by the machine: all has been saved
+_NOT_AGAIN = (0, 2, *_INTERRUPTED)  # also what is done, and a command that is wrong
 
 
 @dataclass
@@ -36,7 +37,9 @@ class Restarts:
             outcome = start(processes)
             if failed_since is not None:
                 self.seconds_lost += begin - failed_since + (outcome.begun_after or time.monotonic() - begin)
-            if outcome.status:
+            if outcome.status in _INTERRUPTED:
+                self.say("interrupted")
+            elif outcome.status:
                 self.say(outcome.describe())
             if outcome.status in _NOT_AGAIN or self.count == self.most or self._is_hopeless(outcome):
                 break
