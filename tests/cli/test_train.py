@@ -129,6 +129,7 @@ def test_fields_of_a_model_win_over_the_file(monkeypatch, tmp_path, capsys):
         (["--batch", "1"], "a batch of 1 is too small for this layout."),
         (["--batch", "8", "--optimizer.microbatches", "3"], "a batch of 8 cannot be cut into 3 microbatches."),
         (["--config", "nowhere.toml"], "'nowhere.toml' cannot be read as a configuration."),
+        (["--config", "a.toml", "--config=b.toml"], "--config is given twice.\n  fix: write all options into one file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

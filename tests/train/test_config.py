@@ -316,7 +316,7 @@ MISTAKES = {
         lambda: run_config("/nowhere"),
         """
         there is no run in '/nowhere'.
-          fix: name the directory that meshax train wrote (out=).
+          fix: name the directory that meshax train or import wrote (out=).
         """,
     ),
 }

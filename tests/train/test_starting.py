@@ -133,7 +133,7 @@ test_messages = pinned(
             checked(from_="runs/z"),
             """
             there is no run in 'runs/z'.
-              fix: name the directory that meshax train wrote (out=).
+              fix: name the directory that meshax train or import wrote (out=).
             """,
         ),
         "no directory": (

@@ -20,7 +20,9 @@ class Evaluate(Reporting):
     meshax eval --run runs/tiny --data.text "novels/*.txt" --data.errors replace
     """
 
-    run_: Annotated[str, arg(name="run", metavar="DIR", help="The directory that meshax train wrote.")] = "runs/tiny"
+    run_: Annotated[str, arg(name="run", metavar="DIR", help="The directory that meshax train or import wrote.")] = (
+        "runs/tiny"
+    )
     step: Annotated[str, arg(metavar="STEP", help="A step, latest or best.")] = "latest"
     mesh: Annotated[str, arg(metavar="AXES", help="Other processors than it was trained on.")] = ""
     layout: Annotated[str, arg(metavar="RULES", help="Another layout than it was trained under.")] = ""

@@ -35,7 +35,8 @@ class Generate(OnTrained):
     min_p: Annotated[float, arg(metavar="P", help="Draw among those with this share of the likeliest's.")] = 0.0
     repetition_penalty: Annotated[float, arg(metavar="X", help="Above 1 what is there is not repeated.")] = 1.0
     stop: Annotated[
-        tuple[str, ...], arg(metavar="TEXT ...", help="Strings that end a text.", help_behavior_hint="")
+        tuple[str, ...],
+        arg(metavar="TEXT ...", help="Strings that end a text, beside its own end.", help_behavior_hint=""),
     ] = ()
     beam: Annotated[int, arg(metavar="B", help="Search with so many beams in place of drawing; 0: draw.")] = 0
     length_penalty: Annotated[float, arg(metavar="A", help="Of a search: the exponent; 0: lengths do not count.")] = 0.6

@@ -100,10 +100,13 @@ def _facts(options: TrainOptions) -> dict[str, Any]:
 def train_command(argv: Sequence[str]) -> type[Train]:
     """Returns the command with the defaults of the file that `--config` names: so any option given wins over it."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--config", nargs="?", default="")
-    path = parser.parse_known_args(list(argv))[0].config
-    if argv[:1] != ["train"] or not path:
+    parser.add_argument("--config", nargs="?", action="append", default=[])
+    paths = parser.parse_known_args(list(argv))[0].config
+    if argv[:1] != ["train"] or not paths or not paths[-1]:
         return Train
+    if len(paths) > 1:
+        raise UsageError("--config is given twice.", fix="write all options into one file, or give some of them here.")
+    path = paths[0]
     with usage():
         base = read_options(Path(path), TrainOptions)
     values = {one.name: getattr(base, one.name) for one in fields(base) if one.name != "model_"}

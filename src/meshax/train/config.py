@@ -230,7 +230,8 @@ def run_config(directory: str | Path, **changes: str) -> TrainConfig:
     path = Path(directory) / CONFIG
     if not path.exists():
         raise TrainingError(
-            f"there is no run in {str(directory)!r}.", fix="name the directory that meshax train wrote (out=)."
+            f"there is no run in {str(directory)!r}.",
+            fix="name the directory that meshax train or import wrote (out=).",
         )
     fields: dict[str, Any] = {name: value for name, value in changes.items() if value}
     if fields:  # rules for what is stored name axes of the other mesh
