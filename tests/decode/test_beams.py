@@ -51,15 +51,18 @@ def log_softmax(logits):
     return logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
 
 
-def plain(logits_of, beams, limit, end, kind="paper", alpha=0.6, forced=()):
+def plain(logits_of, beams, limit, end, kind="paper", alpha=0.6, forced=(), banned=(), penalty_of=1.0, prompt=()):
     """Beam search in lists: [(score, tokens)], finished ones first, then live ones."""
     live, done = [(0.0, ())], []
     for number in range(limit):
         every = []
         for rank, (likely, text) in enumerate(live):
-            own = log_softmax(logits_of(text))
+            logits = np.array(logits_of(text))
+            seen = list({*prompt, *text}) if penalty_of != 1 else []
+            logits[seen] = np.where(logits[seen] > 0, logits[seen] / penalty_of, logits[seen] * penalty_of)
+            own = log_softmax(logits)
             for token in range(len(own)):
-                if number >= len(forced) or token == forced[number]:
+                if token == forced[number] if number < len(forced) else token not in banned:
                     every.append((likely + own[token], rank, token, text))
         every.sort(key=lambda one: (-one[0], one[1], one[2]))
         best = every if 2 * beams >= len(own) else every[: 2 * beams]
@@ -179,6 +182,19 @@ def test_equals_a_plain_search_under_every_layout(layout, by_lists):
     assert all(text.tokens[:2] == [7, 8] for text in found[1]) and len(found[1]) == 3
 
 
+def test_banned_tokens_and_a_penalty_of_what_is_there():
+    """Each for its own prompt: the other one in the batch is searched for as before."""
+    wishes = [dict(banned=(2,), forced=(2, 0)), dict(repetition_penalty=1.7)]
+    both = Chain(
+        mx.tensor(np.repeat(SMALL.follows.numpy(), 2, 0), "batch before vocab"),
+        mx.tensor(SMALL.stands.numpy(), "places vocab"),
+    )
+    search = BeamSearch(both, mx.Mesh("x:2"), "vocab:x", beams=2, slots=2, places=8, chunk=5)
+    first, second = search.search([Request((0,), 5, stop=(3,), **wish) for wish in wishes])
+    check(first, plain(small_logits, 2, 5, 3, banned=(2,), forced=(2, 0)))
+    check(second, plain(small_logits, 2, 5, 3, penalty_of=1.7, prompt=(0,)))
+
+
 def test_a_search_that_is_done_would_find_nothing_else():
     """In chunks of one token it stops as soon as it may; in one chunk it goes to the end."""
     texts = []
@@ -197,4 +213,11 @@ def test_wrong_options():
     assert str(error.value).startswith(
         "beams are 1 or more, and the exponent of the length penalty is not negative.\n  values: beams 4, alpha -0.5\n"
         "  rule: a search is done when no longer text can score higher.\n  fix: for example beams=4, alpha=0.6."
+    )
+    search = BeamSearch(SMALL, mx.Mesh("x:1"), "", slots=1, places=8)
+    with pytest.raises(ArgumentError) as error:
+        list(search.search([Request((0,), 2, stop_strings=("end",))]))
+    assert str(error.value) == (
+        "no string stops a search.\n  values: 'end'\n  rule: whether a text ends is known by its last token.\n"
+        "  fix: stop by tokens, or draw."
     )

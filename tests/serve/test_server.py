@@ -109,7 +109,7 @@ def test_everything_is_compiled_before_somebody_waits(engine):
 
     warm_up(engine, everything=True)
     before = programs()
-    assert set(engine.room.filling) == {16, 32} and set(engine.steps) == {1, 2}
+    assert set(engine.room.filling) == {(1, 16), (1, 32)} and set(engine.steps) == {1, 2}
     for length in range(1, 30, 3):
         list(engine.generate([Request((5,) * length, 2, temperature=0.5, seed=4)]))
     assert programs() == before

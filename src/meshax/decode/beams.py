@@ -32,11 +32,13 @@ from ..mesh import Mesh
 from ..models.contract import Model
 from ..ops import all as all_
 from ..ops import any as any_
-from ..ops import arange, broadcast, concat, cond, gather, log_softmax, maximum, reshape, scan, top_k, transpose, where
+from ..ops import arange, broadcast, concat, gather, log_softmax, maximum, reshape, scan, top_k, transpose, where
 from ..ops import max as max_
 from ..ops import min as min_
 from ..program import Program, spmd
 from ..tensors import Tensor, is_tensor, tensor
+from .choosing import are_in, penalized
+from .reordering import assign_places, inverse, moved
 from .requests import Request
 from .room import Room
 from .slots import power_of_two
@@ -61,6 +63,7 @@ class Beams(eqx.Module):
     tokens: Tensor  # [batch, beam, outputs]
     likely: Tensor
     last: Tensor  # the token that the next step takes
+    place: Tensor  # where what is kept of it stands in the cache
     done_tokens: Tensor  # [batch, beam, outputs]
     done_score: Tensor
     done_likely: Tensor
@@ -120,10 +123,16 @@ class BeamSearch:
         """Yields for each request, in their order, the texts found, the best first: at most as many as there are beams.
 
         Args:
-            requests: their prompts, sources, `tokens`, `forced` and `stop` count; nothing is drawn.
+            requests: their prompts, sources, `tokens`, `forced`, `banned`, `repetition_penalty` and `stop` count;
+                nothing is drawn.
         """
         for request in requests:
             self.room.check(request)
+            if request.stop_strings:
+                raise ArgumentError(
+                    "no string stops a search.", values=repr(request.stop_strings[0]),
+                    rule="whether a text ends is known by its last token.", fix="stop by tokens, or draw.",
+                )  # fmt: skip
         for start in range(0, len(requests), self.batch.size):
             yield from self._searched(requests[start : start + self.batch.size])
 
@@ -149,20 +158,29 @@ class BeamSearch:
             "stop": lists([r.stop if r else () for r in rows], "stop"),
             "forced": lists([r.forced if r else () for r in rows], "forced"),
         }
+        if any(r.banned for r in requests):
+            facts["banned"] = lists([r.banned if r else () for r in rows], "banned")
+        if any(r.repetition_penalty != 1 for r in requests):
+            penalties = np.array([r.repetition_penalty if r else 1.0 for r in rows], np.float32)
+            facts["repetition_penalty"] = tensor(penalties, (batch,))
+            facts["read"] = lists([r.prompt if r else () for r in rows], "read")
         first = np.full((batch.size, beam.size), _NOTHING, np.float32)
         nothing = tensor(first.copy(), (batch, beam))
         first[:, 0] = 0
         whole = tensor(np.full((batch.size, beam.size, outputs.size), -1, np.int32), (batch, beam, outputs))
         last = np.repeat([[r.prompt[-1] if r else 0] for r in rows], beam.size, 1).astype(np.int32)
+        place = np.tile(np.arange(beam.size, dtype=np.int32), (batch.size, 1))
         state = Beams(
-            whole, tensor(first, (batch, beam)), tensor(last, (batch, beam)), whole, nothing, nothing,
-            tensor(np.zeros((batch.size, beam.size), np.int32), (batch, beam)),
+            whole, tensor(first, (batch, beam)), tensor(last, (batch, beam)), tensor(place, (batch, beam)), whole,
+            nothing, nothing, tensor(np.zeros((batch.size, beam.size), np.int32), (batch, beam)),
         )  # fmt: skip
         cache = self.room.fill(self.room.empty(), dict(enumerate(requests)))
-        longest = max(len(request.prompt) for request in requests)
+        lengths = [len(request.prompt) for request in requests]
+        shared = min(lengths) // self.room.page  # pages: those of the prompt are the same in all beams
         made, is_done = 0, False
         while not is_done:
-            size = self.room.pages(longest + made + self.chunk.size - 1), max(quotas)
+            num_pages = self.room.pages(max(lengths) + made + self.chunk.size - 1)
+            size = num_pages, power_of_two(shared + 1) // 2, max(quotas)  # few numbers, few programs
             if size not in self.steps:
                 layout = self.room.layout_of_a_step
                 self.steps[size] = spmd(self._stepped(*size), self.room.mesh, layout, donate=(1, 2))
@@ -173,7 +191,7 @@ class BeamSearch:
         return [self._hypotheses(request, [x[row] for x in arrays]) for row, request in enumerate(requests)]
 
     def _hypotheses(self, request: Request, row: list[np.ndarray]) -> list[Hypothesis]:
-        tokens, likely, _, done_tokens, score, done_likely, length = row
+        tokens, likely, _, _, done_tokens, score, done_likely, length = row
         texts = [
             Hypothesis(done_tokens[i, : length[i] - 1].tolist(), float(score[i]), float(done_likely[i]), True)
             for i in range(self.beam.size)
@@ -192,14 +210,17 @@ class BeamSearch:
         count = maximum(length, 1).astype(jnp.float32)
         return ((count + 5.0) / 6.0 if self.length_penalty == "paper" else count) ** self.alpha
 
-    def _stepped(self, num_pages: int, quota: int) -> Any:
+    def _stepped(self, num_pages: int, num_shared: int, quota: int) -> Any:
+        every = -(-self.room.places // self.room.page)
+        pages = range(num_shared, min(num_pages, every))
+
         def steps(model: Any, cache: Any, beams: Beams, facts: dict[str, Tensor], made: Tensor) -> Any:
             def step(carry: Any, _: Any) -> Any:
                 cache, beams, made = carry
                 at = broadcast(facts["start"] + made, (self.batch, self.beam))
-                logits, cache = model.step(beams.last, at, cache, num_pages)
-                beams, parent = self._advanced(beams, logits.astype(jnp.float32), facts, made, quota)
-                return (_reordered(cache, parent, self.beam), beams, made + 1), None
+                logits, cache = model.step(_taken(beams.last, inverse(beams.place)), at, cache, num_pages)
+                beams, comes = self._advanced(beams, logits.astype(jnp.float32), facts, made, quota)
+                return (moved(cache, comes, pages, every), beams, made + 1), None
 
             (cache, beams, made), _ = scan(step, (cache, beams, made), over=self.chunk)
             best = max_(beams.likely, self.beam) / self._penalty(facts["limit"])
@@ -211,9 +232,9 @@ class BeamSearch:
     def _advanced(
         self, beams: Beams, logits: Tensor, facts: dict[str, Tensor], made: Tensor, quota: int
     ) -> tuple[Beams, Tensor]:
-        """Returns the beams with one token more, and which beam each has come from."""
+        """Returns the beams with one token more, and from where each place of the cache gets what it has then."""
         beam = self.beam
-        likely, words, parents = self._candidates(beams.likely, logits, facts, made, quota)
+        likely, words, parents = self._candidates(beams, logits, facts, made, quota)
         is_going = facts["limit"] > made
         ends = any_(facts["stop"] == words, "stop")
         texts = where(arange(beams.tokens.dim("outputs")) == made, words, gather(beams.tokens, parents, beam))
@@ -233,38 +254,39 @@ class BeamSearch:
 
         alive, which = top_k(where(ends, _NOTHING, likely), over="best", k=beam)
         tokens, last, parent = (gather(x, which, "best") for x in (texts, words, parents))
-        moved = Beams(tokens, alive, last, done_tokens, score, done_likely, done_length)
-        kept = jax.tree.map(lambda new, old: where(is_going, new, old), moved, beams, is_leaf=is_tensor)
-        return kept, where(is_going, parent, arange(beam))
+        place, comes = assign_places(_taken(beams.place, parent))
+        after = Beams(tokens, alive, last, place, done_tokens, score, done_likely, done_length)
+        kept = jax.tree.map(lambda new, old: where(is_going, new, old), after, beams, is_leaf=is_tensor)
+        return kept, where(is_going, comes, arange(beam))
 
     def _candidates(
-        self, likely: Tensor, logits: Tensor, facts: dict[str, Tensor], made: Tensor, quota: int
+        self, beams: Beams, logits: Tensor, facts: dict[str, Tensor], made: Tensor, quota: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns the best continuations of all beams of a prompt, [batch, best]: log-probabilities, tokens, beams."""
+        """Returns the best continuations of all beams of a prompt, [batch, best]: log-probabilities, tokens, beams.
+
+        The logits come in the order of the cache; of what each beam offers the beams' own order is made.
+        """
         batch, beam, vocab = self.batch, self.beam, logits.dim("vocab")
         each = Dim("each", min(quota, vocab.size))
         flat = Dim("flat", beam.size * each.size)
         best = Dim("best", flat.size if each.size == vocab.size else each.size)
-        total = log_softmax(logits, over=vocab) + likely
+        who = inverse(beams.place)
+        if "repetition_penalty" in facts:
+            seen = are_in(_taken(beams.tokens, who), "outputs", vocab) | are_in(facts["read"], "read", vocab)
+            logits = penalized(logits, seen, facts["repetition_penalty"])
+        total = log_softmax(logits, over=vocab) + _taken(beams.likely, who)
         forced = facts["forced"]
         must = max_(where(arange(forced.dim("forced")) == made, forced, -1), "forced")
-        total = where((must >= 0) & (arange(vocab) != must), _NOTHING, total)
-        values, words = top_k(total, over=vocab, k=each)
+        is_out = (must >= 0) & (arange(vocab) != must)
+        if "banned" in facts:
+            is_out = is_out | ((must < 0) & are_in(facts["banned"], "banned", vocab))
+        values, words = (_taken(x, beams.place) for x in top_k(where(is_out, _NOTHING, total), over=vocab, k=each))
         values, words = (reshape(transpose(x, (batch, beam, each)), (batch, flat)) for x in (values, words))
         likely, places = top_k(values, over=flat, k=best)
         likely = where(arange(best) < facts["quota"], likely, _NOTHING)  # of a prompt's own, whatever others ask for
         return likely, gather(words, places, flat), places // each.size
 
 
-def _reordered(cache: Any, parent: Tensor, beam: Dim) -> Any:
-    """Returns the cache in which each beam has what its parent had; nothing is moved if each goes on by itself.
-
-    What has no dim of beams, such as what is kept of a source, all beams of a prompt have in common.
-    """
-
-    def move(cache: Any) -> Any:
-        to = parent.rename(beam="to")
-        move = lambda x: gather(x, to, beam).rename(to="beam") if beam in x.dims else x  # noqa: E731
-        return jax.tree.map(move, cache, is_leaf=is_tensor)
-
-    return cond(any_(parent != arange(beam)), move, lambda cache: cache, cache)
+def _taken(x: Tensor, which: Tensor) -> Tensor:
+    """Returns what some beams have, [batch, beam]."""
+    return gather(x, which.rename(beam="to"), "beam").rename(to="beam")

@@ -57,13 +57,9 @@ def choose(logits: Tensor, wishes: Wishes, at: Tensor, made: Tensor, seen: Tenso
     """
     vocab = logits.dim(_VOCAB)
     if wishes.repetition_penalty is not None and seen is not None:
-        penalty = wishes.repetition_penalty
-        logits = where(seen, where(logits > 0, logits / penalty, logits * penalty), logits)
+        logits = penalized(logits, seen, wishes.repetition_penalty)
     if wishes.banned is not None:
-        slots = tuple(d for d in logits.dims if d != vocab)
-        ones = wishes.banned * 0 + 1
-        banned = scatter_add(zeros((*slots, vocab), jnp.int32), wishes.banned, ones, vocab)
-        logits = where(banned > 0, -math.inf, logits)
+        logits = where(are_in(wishes.banned, "banned", vocab), -math.inf, logits)
     if wishes.temperature is not None:
         logits = _with_noise(logits, wishes, at)
     token = argmax(logits, vocab)
@@ -72,6 +68,17 @@ def choose(logits: Tensor, wishes: Wishes, at: Tensor, made: Tensor, seen: Tenso
         forced = where(inside, gather(wishes.forced, made, "forced"), -1)
         token = where(forced >= 0, forced, token)
     return token
+
+
+def penalized(logits: Tensor, seen: Tensor, penalty: Tensor) -> Tensor:
+    """Returns the logits, those of tokens that were seen divided by a penalty, or multiplied if negative."""
+    return where(seen, where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def are_in(some: Tensor, dim: str, vocab: Dim) -> Tensor:
+    """Returns which tokens are in lists, [slots.., vocab] of [slots.., dim]; -1 is none."""
+    slots = tuple(d for d in some.dims if d.name != dim)
+    return scatter_add(zeros((*slots, vocab), jnp.int32), some, some * 0 + 1, vocab) > 0
 
 
 def _with_noise(logits: Tensor, wishes: Wishes, at: Tensor) -> Tensor:
