@@ -61,3 +61,40 @@ def test_logits_are_never_gathered():
     per_target = sum(c.bytes * c.count for c in found if c.axes == ("model",)) / (4 * (batch.size // 2) * length.size)
     assert per_target <= 4
     assert sum(c.wire_bytes * c.count for c in found) < 4 * 4 * batch.size * length.size
+
+
+volume = mx.dims(batch=2, height=5, width=6)
+kinds = mx.Dim("kinds", 3)
+
+
+def labelled():
+    logits = numbers(*volume, kinds, scale=2.0)
+    labels = mx.tensor((np.arange(60).reshape(2, 5, 6) * 7 % 5 % 3).astype(np.int32), volume)
+    weights = mx.tensor((np.arange(60).reshape(2, 5, 6) % 4 > 0).astype(np.float32), volume)
+    return logits, labels, weights
+
+
+@pytest.mark.parametrize("by", [(), "batch"])
+def test_dice_is_twice_what_both_have(by):
+    logits, labels, weights = labelled()
+    probabilities = mx.softmax(logits, over=kinds)
+    p, t, w = probabilities.numpy(), np.eye(3)[labels.numpy()], weights.numpy()[..., None]
+    axes = (1, 2) if by else (0, 1, 2)
+    wanted = (2 * (p * t * w).sum(axes) + 0.1) / ((p * w).sum(axes) + (t * w).sum(axes) + 0.1)
+
+    np.testing.assert_allclose(nn.dice(probabilities, labels, weights, kinds, by).numpy(), wanted, 1e-5)
+    fn = lambda logits: nn.dice(mx.softmax(logits, over=kinds), labels, weights, kinds, by)  # noqa: E731
+    assert layout_invariance(fn, logits, meshes=("x:2 y:4",), layouts=1)
+
+
+def test_classes_may_count_differently():
+    logits, labels, weights = labelled()
+    factors = [1.0, 8.0, 16.0]
+
+    total, count = nn.weighted_cross_entropy(logits, labels, weights, factors, kinds)
+
+    each = mx.softmax_cross_entropy(logits, labels, over=kinds).numpy()
+    np.testing.assert_allclose(total.numpy(), (each * weights.numpy() * np.array(factors)[labels.numpy()]).sum(), 1e-5)
+    np.testing.assert_allclose(count.numpy(), weights.numpy().sum())
+    fn = lambda logits: nn.weighted_cross_entropy(logits, labels, weights, factors, kinds)[0]  # noqa: E731
+    assert layout_invariance(fn, logits, meshes=("x:2 y:4",), layouts=1)

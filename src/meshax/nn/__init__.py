@@ -6,10 +6,17 @@ and its parameters are cast to it.
 """
 
 from .attention import Attention
+from .convolution import Conv, ConvTranspose
 from .dropout import Dropout
 from .feed_forward import FeedForward
+from .image_norms import BatchNorm, GroupNorm, InstanceNorm
 from .linear import Embedding, Linear
-from .losses import cross_entropy
+from .losses import cross_entropy, dice, weighted_cross_entropy
 from .norms import LayerNorm, RMSNorm
+from .pooling import MaxPool, MeanPool, Upsample
 
-__all__ = ["Attention", "Dropout", "Embedding", "FeedForward", "LayerNorm", "Linear", "RMSNorm", "cross_entropy"]
+__all__ = [
+    "Attention", "BatchNorm", "Conv", "ConvTranspose", "Dropout", "Embedding", "FeedForward", "GroupNorm",
+    "InstanceNorm", "LayerNorm", "Linear", "MaxPool", "MeanPool", "RMSNorm", "Upsample", "cross_entropy", "dice",
+    "weighted_cross_entropy",
+]  # fmt: skip
