@@ -2,7 +2,11 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from meshax.cli import main
 
@@ -24,3 +28,43 @@ def test_out_and_in_again(tmp_path, monkeypatch, capsys):
     assert "the folder to export to is a file." in capsys.readouterr().err
     assert main(["export", "--run", "nowhere", "--to", "out"]) == 1
     assert "there is no run in 'nowhere'." in capsys.readouterr().err
+
+
+@pytest.mark.exhaustive
+def test_programs_write_what_generate_writes(tmp_path, monkeypatch, capsys):
+    """Under another layout too: a run of Llama's shape, its programs called where there is nothing but JAX."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(GOLDEN / "llama", "llama")
+    assert main(["import", "--from", "llama", "--out", "run", "--json"]) == 0
+    capsys.readouterr()
+    options = ["--mesh", "model:2", "--layout", "kv_heads:model d_ff:model vocab:model"]
+    meshax = [sys.executable, "-m", "meshax"]
+
+    def said(*arguments):
+        return subprocess.run([*meshax, *arguments], capture_output=True, text=True, check=True).stdout
+
+    asked = ["--prompt", "def f", "--tokens", "6", "--temperature", "0", "--json"]
+    written = json.loads(said("generate", "--run", "run", *asked))["results"][0]["outputs"][0]["tokens"]
+    exporting = ["--format", "stablehlo", "--places", "64", "--prompts", "16", *options]
+    said("export", "--run", "run", "--to", "out", *exporting)
+    from meshax.data.vocabulary import Vocabulary
+
+    words = Vocabulary.load("out/vocabulary.json")
+    prompt = [words.begin, *words.encode("def f")]
+    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "out/run.py", *map(str, prompt), "--tokens", "6"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert json.loads(done.stdout)[: len(written)] == written
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--format", "onnx"], "there is no format 'onnx'."),
+        (["--format", "stablehlo", "--prompts", "few"], "there is no such program."),
+        (["--format", "stablehlo", "--dtype", "float16"], "programs are exported in the dtype that they compute in."),
+    ],
+)
+def test_what_is_refused(arguments, words, capsys):
+    assert main(["export", "--run", "run", "--to", "out", *arguments]) == 2
+    assert words in capsys.readouterr().err

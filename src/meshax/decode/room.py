@@ -124,7 +124,7 @@ class Room:
                 read += _padded(batch, "source_length", sources, _SMALLEST_BUCKET, self.source_places)
             key = (batch.size, *(x.dims[1].size for x in read[::2]))
             if key not in self.filling:
-                self.filling[key] = spmd(self._filled, self.mesh, self.layout, donate=1)
+                self.filling[key] = spmd(self.filled, self.mesh, self.layout, donate=1)
             cache = self.filling[key](self.model, cache, tensor(taken, self.slots[:1]), *read)
         return cache
 
@@ -146,7 +146,7 @@ class Room:
     def _source_room(self) -> tuple[int, ...]:
         return (self.source_places,) if self._reads_sources else ()
 
-    def _filled(self, model: Any, cache: Any, taken: Tensor, tokens: Tensor, lengths: Tensor, *sources: Tensor) -> Any:
+    def filled(self, model: Any, cache: Any, taken: Tensor, tokens: Tensor, lengths: Tensor, *sources: Tensor) -> Any:
         """Returns the cache with the beginnings of some texts in some slots: `taken` says which, -1 for none."""
         room = model.empty_cache((tokens.dim("batch"),), self.places, self.page, *self._source_room())
         fresh = model.prefill(tokens, lengths, room, *sources)
