@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshax.decode import Request, Written
+from meshax.decode import Longest, Request, Written
 from meshax.errors import ArgumentError
 
 
@@ -44,3 +44,37 @@ def test_a_string_cuts_the_text():
     assert not written.cut_at(("five",), decode) and written.text is None
     assert written.cut_at(("four", "o th"), decode)
     assert written.text == "one tw" and written.tokens == [0, 1, 2] and written.log_probability == -6.0
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [("100", [100, 100]), ("2x", [0, 18]), ("1.5x+10", [10, 23]), ("0.5x + 0", [0, 4]), ("0", [0, 0])],
+)
+def test_lengths(text, lengths):
+    assert [Longest.read(text).of(length) for length in (0, 9)] == lengths
+
+
+@pytest.mark.parametrize("text", ["", "-2", "x10", "1.5", "2x10", "2x-1", "1e3", "nanx", "ten"])
+def test_no_lengths(text):
+    with pytest.raises(ArgumentError) as error:
+        Longest.read(text)
+    assert str(error.value) == (
+        f"{text!r} does not say how long a text may be.\n"
+        "  fix: give a number, 0 or more, or a multiple of the length x before it, as 1.5x+10."
+    )
+
+
+def test_a_string_that_ends_first_cuts_however_many_tokens_come_at_once():
+    """Of "three" and "wo three four" the first is whole before the other, which begins before it."""
+    words = ["one ", "two", " three", " four"]
+    decode = lambda tokens: "".join(words[token] for token in tokens)  # noqa: E731
+    texts = []
+    for size in (1, 4):
+        written = Written()
+        for start in range(0, 4, size):
+            written.tokens += range(start, start + size)
+            written.log_probabilities += [-1.0] * size
+            if written.cut_at(("three", "wo three four"), decode, start):
+                break
+        texts.append((written.text, written.tokens))
+    assert texts == [("one two ", [0, 1, 2])] * 2

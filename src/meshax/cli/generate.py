@@ -26,7 +26,10 @@ class Generate(OnTrained):
         str,
         arg(metavar="FILE", help="A file with a beginning on each line; - is standard input.", help_behavior_hint=""),
     ] = ""
-    tokens: Annotated[int, arg(metavar="N", help="How many tokens to write at most.")] = 100
+    tokens: Annotated[
+        str,
+        arg(metavar="N", help="How many tokens to write at most: a number, or 1.5x+10 for a beginning of x tokens."),
+    ] = "100"
     temperature: Annotated[float, arg(metavar="T", help="Below 1 the likely become likelier; 0: the likeliest.")] = 0.8
     top_k: Annotated[int, arg(metavar="K", help="Draw among so many of the likeliest; 0: among all.")] = 40
     top_p: Annotated[float, arg(metavar="P", help="Draw among the likeliest that have this probability together.")] = (
@@ -93,7 +96,7 @@ class Generate(OnTrained):
         """Yields the texts drawn for each prompt, by its number; one that is shown as it comes is shown with it."""
         from ..decode import Engine
 
-        places = max(map(len, encoded)) + self.tokens
+        places = max(len(tokens) + self._longest(tokens) for tokens in encoded)
         engine = Engine(
             run.model, run.mesh, run.layout, slots=min(self.slots, len(encoded) * self.nbest), places=places,
             decode=run.words.decode,
@@ -142,7 +145,7 @@ class Generate(OnTrained):
         """Yields the best texts found for each prompt, by its number."""
         from ..decode.beams import BeamSearch
 
-        places = max(map(len, encoded)) + self.tokens
+        places = max(len(tokens) + self._longest(tokens) for tokens in encoded)
         with usage():
             search = BeamSearch(
                 run.model, run.mesh, run.layout, beams=self.beam, length_penalty=self.length_penalty_by,
@@ -166,9 +169,15 @@ class Generate(OnTrained):
 
         with usage():
             return Request(
-                tokens, self.tokens, self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty,
-                stop=ends, stop_strings=self.stop, seed=seed,
+                tokens, self._longest(tokens), self.temperature, self.top_k, self.top_p, self.min_p,
+                self.repetition_penalty, stop=ends, stop_strings=self.stop, seed=seed,
             )  # fmt: skip
+
+    def _longest(self, tokens: tuple[int, ...]) -> int:
+        from ..decode import Longest
+
+        with usage():
+            return Longest.read(self.tokens).of(len(tokens))
 
     def _prompts(self) -> list[str]:
         if self.prompts and self.prompt:

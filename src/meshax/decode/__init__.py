@@ -2,6 +2,6 @@
 
 from .beams import BeamSearch, Hypothesis
 from .engine import Engine
-from .requests import Request, Written
+from .requests import Longest, Request, Written
 
-__all__ = ["BeamSearch", "Engine", "Hypothesis", "Request", "Written"]
+__all__ = ["BeamSearch", "Engine", "Hypothesis", "Longest", "Request", "Written"]

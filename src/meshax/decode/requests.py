@@ -1,5 +1,6 @@
 """What is asked of a model, and what comes back."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -64,6 +65,33 @@ class Request:
             raise ArgumentError("a string that stops a text is empty.", fix="leave it out.")
         if not self.prompt:
             raise ArgumentError("a prompt has at least one token.", fix="begin with the token that ends a document.")
+
+
+@dataclass(frozen=True)
+class Longest:
+    """How many tokens a text may have: so many, and a multiple of those that it is written from.
+
+    >>> Longest.read("1.5x+10").of(7), Longest.read("100").of(7)
+    (20, 100)
+    """
+
+    more: int
+    factor: float = 0.0
+
+    @classmethod
+    def read(cls, text: str) -> "Longest":
+        """Reads a number, "100", or a multiple of a length x, "1.5x+10"."""
+        match = re.fullmatch(r"(?:(\d+(?:\.\d+)?)x)?(?:(?:(?<=x)\+|(?<!x))(\d+))?", text.replace(" ", ""))
+        if match is None or not match[0]:
+            raise ArgumentError(
+                f"{text!r} does not say how long a text may be.",
+                fix="give a number, 0 or more, or a multiple of the length x before it, as 1.5x+10.",
+            )
+        return cls(int(match[2] or 0), float(match[1] or 0))
+
+    def of(self, length: int) -> int:
+        """Returns how many tokens a text may have that is written from one of this length."""
+        return self.more + int(self.factor * length)
 
 
 @dataclass
