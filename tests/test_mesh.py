@@ -66,6 +66,32 @@ def test_meshes_are_equal_if_their_axes_and_devices_are():
     assert mesh != mx.Mesh("rows:2", abstract=True)
 
 
+class OnHost:
+    """A device that says on which host it is, as GPUs and slices of TPUs do."""
+
+    device_kind = "NVIDIA H100"
+
+    def __init__(self, number, host, platform="gpu"):
+        self.id, self.process_index, self.slice_index, self.platform = number, number, host, platform
+
+    def __repr__(self):
+        return f"{self.id}@{self.slice_index}"
+
+
+def test_the_last_axes_stay_inside_a_host(monkeypatch):
+    devices = [OnHost(number, number % 2) for number in range(8)]  # processes came up in another order
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    mesh, turned = mx.Mesh("data:4 model:2"), mx.Mesh("data:4 model:2", across="model")
+
+    assert [[d.slice_index for d in line] for line in mesh.jax_mesh.devices] == [[0, 0], [0, 0], [1, 1], [1, 1]]
+    assert mesh.hosts == {"data": 2, "model": 1} and repr(mesh) == "Mesh(data:4 model:2, data across hosts)"
+    assert [[d.slice_index for d in line] for line in turned.jax_mesh.devices] == [[0, 1]] * 4
+    assert turned.hosts == {"data": 1, "model": 2} and repr(turned) == "Mesh(data:4 model:2, model across hosts)"
+    assert repr(mx.Mesh("data:4")) == "Mesh(data:4)"
+    assert mx.Mesh("a:2 b:2 c:2", devices, across="c+a").order == ("c", "a", "b"), "whose order is the user's"
+    assert mx.Mesh("a:2", abstract=True).hosts == {"a": 1}
+
+
 @pytest.mark.parametrize("spec", ["rows:-1", "rows:1"])
 def test_a_mesh_of_no_devices_is_refused(spec):
     with pytest.raises(mx.MeshError, match="there are no devices for the mesh."):
@@ -73,6 +99,14 @@ def test_a_mesh_of_no_devices_is_refused(spec):
 
 
 MISTAKES = {
+    "an axis between hosts that there is not": (
+        mx.MeshError,
+        lambda: mx.Mesh("rows:2 cols:4", across="row"),
+        """
+        there is no axis 'row' to go from host to host.
+          values: 'rows:2 cols:4', across='row'
+        """,
+    ),
     "not a string": (
         mx.MeshError,
         lambda: mx.Mesh({"rows": 2}),

@@ -1,11 +1,14 @@
 """The processors: a named n-dimensional mesh.
 
 A `Mesh` gives names and sizes to the axes along which processors are arranged. It stands on real devices, on the
-devices of a machine that is not there (a TPU topology, for compiling), or on nothing at all (for tracing).
+devices of a machine that is not there (a TPU topology, for compiling), or on nothing at all (for tracing). Of several
+hosts, the last axes stay inside one, where links are fast, and the first go from host to host.
 """
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -29,8 +32,9 @@ class Mesh:
     size: int
 
     def __init__(
-        self, spec: str, devices: Sequence[Any] | None = None, *, abstract: bool = False, topology: str | None = None
-    ):
+        self, spec: str, devices: Sequence[Any] | None = None, *, abstract: bool = False, topology: str | None = None,
+        across: str = "",
+    ):  # fmt: skip
         """Arranges the devices.
 
         Args:
@@ -38,6 +42,7 @@ class Mesh:
             devices: the devices to use; by default the first ones that JAX knows.
             abstract: no devices at all, for tracing and explaining.
             topology: a machine that is not there, as in `"tpu v2:16x16"`, for compiling too.
+            across: the axes that go from host to host, as in `"rows"` or `"rows+cols"`; by default the first ones.
         """
         if sum((devices is not None, abstract, topology is not None)) > 1:
             raise MeshError(
@@ -46,10 +51,8 @@ class Mesh:
                 fix="leave out the other arguments.",
             )
         axes = _parse(spec)
-        available = None
-        if topology is not None:
-            available = _topology_devices(topology)
-        elif not abstract:
+        available = None if topology is None else _topology_devices(topology)
+        if topology is None and not abstract:
             available = list(jax.devices() if devices is None else devices)
         if available is not None and not available:
             raise MeshError(
@@ -58,6 +61,10 @@ class Mesh:
                 fix="pass some, or leave out devices=.",
             )
         self.axes = _infer_size(axes, spec, available)
+        outer = across.split("+") if across else []
+        if wrong := [axis for axis in outer if axis not in axes]:
+            raise MeshError(f"there is no axis {wrong[0]!r} to go from host to host.", values=f"{spec!r}, {across=}")
+        self.order = (*outer, *(axis for axis in axes if axis not in outer))  # the last are the nearest processors
         self.size = math.prod(self.axes.values())
         self.topology = topology
         self.is_abstract = available is None
@@ -66,7 +73,8 @@ class Mesh:
             self.jax_mesh: Any = AbstractMesh(shape, names, axis_types=types)
         else:
             _check_enough(self.axes, self.size, available, topology)
-            arranged = _arrange(shape, available, explicit=devices is not None)
+            arranged = _arrange([self.axes[axis] for axis in self.order], available, explicit=devices is not None)
+            arranged = arranged.transpose([self.order.index(axis) for axis in names])
             self.jax_mesh = jax.sharding.Mesh(arranged, names, axis_types=types)
 
     @property
@@ -75,14 +83,27 @@ class Mesh:
         return not self.is_abstract and self.topology is None
 
     @property
+    def _first(self) -> Any:
+        return None if self.is_abstract else self.jax_mesh.devices.flat[0]
+
+    @property
     def platform(self) -> str:
         """What the processors are: "cpu", "gpu", "tpu", or "" if there are no devices."""
-        return "" if self.is_abstract else self.jax_mesh.devices.flat[0].platform
+        return getattr(self._first, "platform", "")
 
     @property
     def device_kind(self) -> str:
         """JAX's name for the kind of processor, as in "TPU v4" or "NVIDIA H200", or "" if there are no devices."""
-        return "" if self.is_abstract else self.jax_mesh.devices.flat[0].device_kind
+        return getattr(self._first, "device_kind", "")
+
+    @cached_property
+    def hosts(self) -> dict[str, int]:
+        """On how many hosts the processors along each axis are; on one if there are no devices to ask."""
+        if not self.has_devices:
+            return dict.fromkeys(self.axes, 1)
+        hosts = np.vectorize(_host, otypes=[int])(self.jax_mesh.devices)
+        lines = {axis: np.moveaxis(hosts, i, -1).reshape(-1, n) for i, (axis, n) in enumerate(self.axes.items())}
+        return {axis: max(len(set(line)) for line in every.tolist()) for axis, every in lines.items()}
 
     def count(self, axes: Sequence[str]) -> int:
         """Returns the number of processors along some axes together."""
@@ -90,6 +111,8 @@ class Mesh:
 
     def __repr__(self) -> str:
         kind = ", abstract" if self.is_abstract else f", {self.topology}" if self.topology else ""
+        crossing = [axis for axis, count in self.hosts.items() if count > 1]
+        kind += f", {'+'.join(crossing)} across hosts" if crossing else ""
         return f"Mesh({' '.join(f'{axis}:{size}' for axis, size in self.axes.items())}{kind})"
 
     def __eq__(self, other: object) -> bool:
@@ -103,18 +126,12 @@ class OneProcessor(Mesh):
     """The mesh outside of programs: one processor without axes, JAX's default device."""
 
     def __init__(self) -> None:
-        self.axes, self.size, self.topology, self.is_abstract = {}, 1, None, True
+        self.axes, self.size, self.topology, self.is_abstract, self.order = {}, 1, None, True, ()
         self.jax_mesh = AbstractMesh((), ())
 
     @property
-    def platform(self) -> str:
-        """What the processor is."""
-        return jax.default_backend()
-
-    @property
-    def device_kind(self) -> str:
-        """JAX's name for the kind of processor."""
-        return jax.devices()[0].device_kind
+    def _first(self) -> Any:
+        return jax.devices()[0]
 
 
 def _parse(spec: str) -> dict[str, int]:
@@ -179,14 +196,17 @@ def _check_enough(axes: dict[str, int], size: int, available: list[Any], topolog
         )
 
 
-def _arrange(shape: tuple[int, ...], devices: list[Any], *, explicit: bool) -> np.ndarray:
+def _host(device: Any) -> int:
+    """Returns which group of near devices this is in: a TPU slice, the GPUs of a machine, the CPUs of a process."""
+    return device.process_index if device.platform == "cpu" else getattr(device, "slice_index", 0)
+
+
+def _arrange(shape: Sequence[int], devices: list[Any], *, explicit: bool) -> np.ndarray:
     """Orders devices so that neighbours in the mesh are neighbours in the machine, where JAX knows how."""
-    chosen = devices[: math.prod(shape)]
+    chosen = (devices if explicit else sorted(devices, key=_host))[: math.prod(shape)]
     if not explicit:
-        try:
-            return jax.make_mesh(shape, tuple(map(str, range(len(shape)))), devices=chosen).devices
-        except (ValueError, NotImplementedError, AssertionError):
-            pass  # some shapes do not fold onto a torus: any order is right, only slower
+        with suppress(ValueError, NotImplementedError, AssertionError):  # some shapes do not fold onto a torus
+            return jax.make_mesh(tuple(shape), tuple(map(str, range(len(shape)))), devices=chosen).devices
     return np.array(chosen, dtype=object).reshape(shape)
 
 

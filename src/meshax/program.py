@@ -9,7 +9,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import jax
@@ -339,9 +339,4 @@ def _put(x: Any, sharding: NamedSharding) -> jax.Array:
         x = x.item()  # a number, which stays typed as weakly as it is
     if hasattr(x, "dtype") and getattr(x, "is_fully_addressable", True):
         return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
-    return _placing(sharding)(x)
-
-
-@cache
-def _placing(sharding: NamedSharding) -> Any:
-    return jax.jit(lambda x: x, out_shardings=sharding)
+    return jax.jit(jnp.asarray, out_shardings=sharding)(x)

@@ -223,7 +223,7 @@ HardwareOption = Annotated[
     arg(
         metavar="NAME",
         help="What to predict for: tpu-v2 to tpu-v6e, a100, h100, h200, b200, cpu, this (what bench calibrate "
-        "measured), or a .json file it wrote.",
+        "measured), or a .json file it wrote. h100x8@400Gbit/s: hosts of 8, each of which sends so much to others.",
         help_behavior_hint="(default: this)",
     ),
 ]

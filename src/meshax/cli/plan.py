@@ -27,6 +27,14 @@ class MakePlan(OnLaidOut):
             help_behavior_hint="(required)",
         ),
     ]
+    hardware: Annotated[
+        str,
+        arg(
+            metavar="NAME",
+            help="What to predict the time for, as in h100x8@400Gbit/s: hosts of 8, which send so much to others.",
+            help_behavior_hint="(default: the topology's)",
+        ),
+    ] = ""
 
     def run(self) -> None:
         """Compiles in another process and prints what it says."""
@@ -35,6 +43,7 @@ class MakePlan(OnLaidOut):
         from ..mesh import Mesh
         from ..plan.compile.topologies import CPU, check_compiler, check_size, check_topology, plain_topology
         from ..plan.compile.worker import plan_apart
+        from ..plan.cost.hardware import find
         from ..plan.printing.terminal import terminal_width
 
         self.check_layout()
@@ -42,6 +51,7 @@ class MakePlan(OnLaidOut):
         topology = plain_topology(self.topology)
         self.check_program()
         with usage():
+            find(self.hardware or None)
             if topology != CPU:
                 check_topology(topology)
             if self.mesh:
@@ -52,6 +62,7 @@ class MakePlan(OnLaidOut):
         target = self.target or json.dumps(self.preset_step())
         request = {"target": target, "topology": topology, "mesh": self.mesh, "layout": self.layout}
         request |= {"params": self.param_layout, "optimizer": self.optimizer_layout, "html": self.html}
+        request["hardware"] = self.hardware
         columns = (SpinnerColumn(finished_text="-"), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=progress_console()) as progress:
 

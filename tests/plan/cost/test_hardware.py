@@ -30,26 +30,19 @@ def test_the_peak_of_a_dtype_is_that_of_the_nearest_wider(dtype, peak):
 
 
 @pytest.mark.parametrize(
-    ("mesh", "axes", "inside"),
+    ("text", "node", "bandwidth"),
     [
-        ("data:4 model:8", "model", True),
-        ("data:4 model:8", "data", False),
-        ("data:4 model:8", "data model", False),
-        ("data:4 model:2", "data", True),
-        ("data:4 model:2", "data model", True),
-        ("data:4 model:16", "model", False),
-        ("a:2 b:2 c:4", "b c", True),
-        ("a:2 b:2 c:4", "a", False),
+        ("h100x8@400Gbit/s", 8, 50e9 / 8),
+        ("h100@400Gbit/s", 8, 50e9 / 8),
+        ("H100x4@3.2Tbps", 4, 100e9),
+        ("tpu v5ex256@100GB/s", 256, 100e9 / 256),
+        ("cpux2@10 Gbit/s", 2, 0.625e9),
     ],
 )
-def test_the_last_axes_are_the_nearest(mesh, axes, inside):
-    sizes = mx.Mesh(mesh, abstract=True).axes
-    assert NODES.link(axes.split(), sizes) == (NODES.inside if inside else NODES.between)
-
-
-def test_without_nodes_all_links_are_alike():
-    alike = replace(NODES, node=0, between=None)
-    assert alike.link(["data"], {"data": 1024, "model": 2}) == alike.inside
+def test_hosts_that_are_joined(text, node, bandwidth):
+    machine, alone = find(text), find(text.partition("@")[0].removesuffix(f"x{node}"))
+    assert (machine.name, machine.node, machine.between.bandwidth) == (text, node, pytest.approx(bandwidth))
+    assert replace(machine, name=alone.name, node=alone.node, between=alone.between) == alone
 
 
 @pytest.mark.parametrize("name", KNOWN)
@@ -128,8 +121,26 @@ test_messages = pinned(
             lambda: find("h20"),
             """
             there is no hardware 'h20'.
-              rule: hardware is a name, "this" for what was calibrated here, or a .json file.
+              rule: hardware is a name, or with hosts h100x8@400Gbit/s, "this" for what was calibrated, or a .json file.
               fix: did you mean "h200"?
+            """,
+        ),
+        "no speed between hosts": (
+            mx.ArgumentError,
+            lambda: find("h100x8@fast"),
+            """
+            'h100x8@fast' does not say how hosts are joined.
+              rule: after the name come the processors in a host, and the bits or bytes that it sends in a second.
+              fix: write for example h100x8@400Gbit/s, or h100@50GB/s for as many in a host as there usually are.
+            """,
+        ),
+        "no number of processors in a host": (
+            mx.ArgumentError,
+            lambda: find("tpu-v4@10GB/s"),
+            """
+            'tpu-v4@10GB/s' does not say how hosts are joined.
+              rule: after the name come the processors in a host, and the bits or bytes that it sends in a second.
+              fix: write for example h100x8@400Gbit/s, or h100@50GB/s for as many in a host as there usually are.
             """,
         ),
         "no file": (

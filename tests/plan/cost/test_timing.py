@@ -9,7 +9,7 @@ import pytest
 
 import meshax as mx
 from meshax.plan.cost.hardware import Hardware, Link
-from meshax.plan.cost.timing import Time, kernel_time, ring_time
+from meshax.plan.cost.timing import Network, Time, kernel_time
 
 MACHINE = Hardware(
     "machine",
@@ -77,7 +77,8 @@ def test_a_tile_makes_a_product_at_most_8_times_as_long():
     assert kernel_time(kernel, tiles).compute == pytest.approx(8 * 2 * 8 / 0.5e12 + 1e-5)
 
 
-SIZES = {"data": 2, "model": 4}
+def network(machine):
+    return Network.of(machine, mx.Mesh("data:2 model:4", abstract=True))
 
 
 @pytest.mark.parametrize(
@@ -93,20 +94,49 @@ SIZES = {"data": 2, "model": 4}
     ],
 )
 def test_a_ring_takes_its_hops_and_its_bytes(kind, axes, hops):
-    assert ring_time(kind, axes, 5000, MACHINE, SIZES) == pytest.approx(hops * 1e-6 + 5000 / 1e8)
+    assert network(MACHINE).ring_time(kind, axes, 5000) == pytest.approx(hops * 1e-6 + 5000 / 1e8)
 
 
 def test_a_collective_takes_its_start_and_the_pace_of_its_kind():
     slow = replace(MACHINE, inside=Link(1e-6, 1e8, start=1e-4), slowness={"permute": 3.0})
-    assert ring_time("permute", ["model"], 5000, slow, SIZES) == pytest.approx(1e-4 + 1e-6 + 3 * 5000 / 1e8)
-    assert ring_time("all-gather", ["model"], 5000, slow, SIZES) == pytest.approx(1e-4 + 3e-6 + 5000 / 1e8)
-    assert ring_time("permute", ["model"], 5000, slow, SIZES, joined=True) == pytest.approx(3 * 5000 / 1e8)
+    ring_time = network(slow).ring_time
+    assert ring_time("permute", ["model"], 5000) == pytest.approx(1e-4 + 1e-6 + 3 * 5000 / 1e8)
+    assert ring_time("all-gather", ["model"], 5000) == pytest.approx(1e-4 + 3e-6 + 5000 / 1e8)
+    assert ring_time("permute", ["model"], 5000, joined=True) == pytest.approx(3 * 5000 / 1e8)
 
 
 def test_a_ring_is_as_fast_as_its_slowest_link():
     nodes = replace(MACHINE, between=Link(1e-3, 1e6), node=4)
-    assert ring_time("permute", ["model"], 5000, nodes, SIZES) == pytest.approx(1e-6 + 5000 / 1e8)
-    assert ring_time("permute", ["data"], 5000, nodes, SIZES) == pytest.approx(1e-3 + 5000 / 1e6)
+    ring_time = network(nodes).ring_time
+    assert ring_time("permute", ["model"], 5000) == pytest.approx(1e-6 + 5000 / 1e8)
+    assert ring_time("permute", ["data"], 5000) == pytest.approx(1e-3 + 5000 / 1e6)
+    # the four processors of a host share its link in a ring, and each needs its part of it in an all-to-all
+    both = ["data", "model"]
+    assert ring_time("all-reduce", both, 5000) == pytest.approx(2 * (1e-3 + 3e-6) + 5000 / 4e6)
+    assert ring_time("all-to-all", both, 5000) == pytest.approx(1e-3 + 3e-6 + 5000 / 1e6)
+    fast = replace(nodes, between=Link(1e-3, 1e9))
+    assert network(fast).ring_time("all-reduce", both, 5000) == pytest.approx(2 * (1e-3 + 3e-6) + 5000 / 1e8)
+
+
+@pytest.mark.parametrize(
+    ("axes", "node", "across", "hosts"),
+    [
+        ("data:4 model:8", 8, "", {"data": 4, "model": 1}),
+        ("data:4 model:8", 8, "model", {"data": 1, "model": 4}),
+        ("data:4 model:2", 8, "", {"data": 1, "model": 1}),
+        ("data:4 model:16", 8, "", {"data": 4, "model": 2}),
+        ("data:16 model:4", 8, "", {"data": 8, "model": 1}),
+        ("a:2 b:2 c:4", 8, "", {"a": 2, "b": 1, "c": 1}),
+        ("a:2 b:2 c:4", 8, "b", {"a": 1, "b": 2, "c": 1}),
+        ("a:2 b:2 c:4", 4, "c+a", {"a": 1, "b": 1, "c": 4}),
+        ("data:1024 model:2", 0, "", {"data": 1, "model": 1}),
+    ],
+)
+def test_the_last_axes_are_the_nearest(axes, node, across, hosts):
+    mesh = mx.Mesh(axes, abstract=True, across=across)
+    machine = replace(MACHINE, between=Link(1e-3, 1e6), node=node)
+    assert Network.of(machine, mesh).hosts == hosts
+    assert Network.of(machine, mesh).crossing == [axis for axis, count in hosts.items() if count > 1]
 
 
 def test_a_report_adds_everything_up():

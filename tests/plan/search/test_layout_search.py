@@ -10,6 +10,7 @@ import decoder
 import meshax as mx
 import transformer
 from meshax.plan.cost.hardware import KNOWN, Link
+from meshax.plan.cost.timing import Network
 from meshax.plan.search.graph import Graph
 from meshax.plan.search.layout_search import Candidate, _rank, search
 from meshax.plan.search.named_layouts import NAMES, find_layout, sizes_of
@@ -71,7 +72,7 @@ def test_the_prices_are_near_the_real_report(rules):
     graph = Graph(decoder.sgd, args)
     axes = ["data", "model"]
     masks = {n: np.array([sum(1 << axes.index(a) for a in dict(layout.rules).get(n, ()))]) for n in graph.sizes}
-    prices = Prices(graph, {"data": 2, "model": 4}, KNOWN["cpu"], masks)
+    prices = Prices(graph, Network.of(KNOWN["cpu"], mx.Mesh("data:2 model:4", abstract=True)), masks)
     report = mx.spmd(decoder.sgd, mx.Mesh(MESH, abstract=True), layout).explain(*args)
     np.testing.assert_allclose(prices.wire[0], report.wire_bytes, rtol=0.001)
     np.testing.assert_allclose(prices.seconds[0], report.seconds("cpu"), rtol=0.05)
@@ -254,7 +255,7 @@ def test_a_pending_sum_that_is_summed_on_is_still_pending_for_others():
     args = described(rows, inner), described(inner, cols)
     graph, mesh = Graph(fn, args), mx.Mesh("data:4", abstract=True)
     masks = {name: np.array([int(name == "inner")]) for name in graph.sizes}
-    prices = Prices(graph, mesh.axes, KNOWN["cpu"], masks)
+    prices = Prices(graph, Network.of(KNOWN["cpu"], mesh), masks)
     report = mx.spmd(fn, mesh, "inner:data").explain(*args)
     assert prices.wire[0] == pytest.approx(report.wire_bytes, rel=0.1)
 
@@ -263,7 +264,7 @@ def test_the_prices_start_the_sums_of_gradients_once():
     graph = Graph(mlp, mlp_args())
     masks = {name: np.array([int(name == "batch")]) for name in graph.sizes}
     slow = replace(KNOWN["cpu"], inside=Link(0.0, 1e12, start=1.0))
-    prices = Prices(graph, {"data": 8}, slow, masks)
+    prices = Prices(graph, Network.of(slow, mx.Mesh("data:8", abstract=True)), masks)
     report = mx.spmd(mlp, mx.Mesh("data:8", abstract=True), "batch:data").explain(*mlp_args())
     assert round(report.time(slow).communication) == 2  # the loss, and both gradients
     assert round(prices.communication[0]) == 2

@@ -9,6 +9,7 @@ import pytest
 
 import meshax as mx
 from meshax.plan.cost.hardware import KNOWN
+from meshax.plan.cost.timing import Network
 from meshax.plan.reading.primitives import KINDS
 from meshax.plan.search.graph import Graph
 from meshax.plan.search.prices import Prices
@@ -124,7 +125,7 @@ def priced(fn, args, rules):
     graph, layout = Graph(fn, args), mx.Layout(rules)
     bit = {axis: 1 << i for i, axis in enumerate(AXES)}
     masks = {name: np.array([sum(bit[x] for x in dict(layout.rules).get(name, ()))]) for name in graph.sizes}
-    return Prices(graph, AXES, KNOWN["cpu"], masks)
+    return Prices(graph, Network(KNOWN["cpu"], AXES, dict.fromkeys(AXES, 1)), masks)
 
 
 @pytest.mark.parametrize("row", ROWS)

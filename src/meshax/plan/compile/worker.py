@@ -144,7 +144,7 @@ def _plan(request: Mapping[str, Any], load: Any, on_stage: Callable[[str], None]
     program = target.build(**options)
     took = time.perf_counter() - start
     with blamed(target.name, target.path, "cannot be traced or compiled"):
-        planned = plan(program, *target.args, progress=on_stage)
+        planned = plan(program, *target.args, hardware=request.get("hardware") or None, progress=on_stage)
     planned.took = {"loading": took, **planned.took}
     if request["html"]:
         planned.to_html(request["html"])

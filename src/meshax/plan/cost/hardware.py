@@ -8,8 +8,8 @@ the machine (H200, CPU), and assumed alike on its relatives.
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,9 @@ class Hardware:
     flops: Mapping[str, float]  # peak FLOP/s of matrix products, by dtype
     memory: float  # bytes
     memory_bandwidth: float  # bytes a second
-    inside: Link  # between processors of one node (a TPU's torus is one node)
-    between: Link | None = None  # between nodes
-    node: int = 0  # processors in a node; 0: all of them
+    inside: Link  # between processors of one host (a TPU's torus is one)
+    between: Link | None = None  # between hosts: what one processor has of it if all send at once
+    node: int = 0  # processors in a host; 0: all of them
     tile: int = 1  # matrix products are rounded up to this many rows and columns
     flops_efficiency: float = 1.0
     memory_efficiency: float = 1.0
@@ -52,17 +52,6 @@ class Hardware:
         order = ("float8_e4m3fn", "int8", "bfloat16", "float16", "float32", "float64")
         later = order[order.index(wanted) :] if wanted in order else ("float32",)
         return next((self.flops[name] for name in later if name in self.flops), min(self.flops.values()))
-
-    def link(self, axes: Sequence[str], axis_sizes: Mapping[str, int]) -> Link:
-        """Returns the slowest link along some axes; the last axes of a mesh are the nearest processors."""
-        if not self.node or self.between is None:
-            return self.inside
-        within, reach = [], 1
-        for axis, size in reversed(list(axis_sizes.items())):
-            reach *= size
-            if reach <= self.node:
-                within.append(axis)
-        return self.inside if all(axis in within for axis in axes) else self.between
 
     def to_json(self) -> str:
         """Returns the description as JSON, for `load`."""
@@ -203,11 +192,29 @@ def find(hardware: "str | Hardware | None") -> Hardware:
         raise ArgumentError(f"{hardware!r} is not hardware.", fix='give a name, such as "h200".')
     if hardware.endswith(".json"):
         return load(hardware)
+    if "@" in hardware:
+        return _with_hosts(hardware)
     name = hardware.lower().replace(" ", "-")
     if name not in KNOWN:
         raise ArgumentError(
             f"there is no hardware {hardware!r}.",
-            rule='hardware is a name, "this" for what was calibrated here, or a .json file.',
+            rule='hardware is a name, or with hosts h100x8@400Gbit/s, "this" for what was calibrated, or a .json file.',
             fix=did_you_mean(name, KNOWN),
         )
     return KNOWN[name]
+
+
+def _with_hosts(text: str) -> Hardware:
+    """Reads `h100x8@400Gbit/s`: which processors, how many in a host, and what a host sends to the others."""
+    match = re.fullmatch(r"(.+?)(?:x(\d+))?@(\d+\.?\d*) ?([kMGT])(bit/s|bps|B/s)", text)
+    machine = find(match[1]) if match else KNOWN["cpu"]
+    node = int(match[2] or machine.node) if match else 0
+    speed = float(match[3]) * 1000 ** (1 + "kMGT".index(match[4])) / (1 if match[5] == "B/s" else 8) if match else 0
+    if not speed or not node:
+        raise ArgumentError(
+            f"{text!r} does not say how hosts are joined.",
+            rule="after the name come the processors in a host, and the bits or bytes that it sends in a second.",
+            fix="write for example h100x8@400Gbit/s, or h100@50GB/s for as many in a host as there usually are.",
+        )
+    latency = machine.between.latency if machine.between is not None else 15 * _MICRO
+    return replace(machine, name=text, between=Link(latency, speed / node), node=node)

@@ -2,9 +2,9 @@
 
 Each kernel takes the longer of its matrix product (FLOPs over the reachable peak) and its memory traffic (bytes over
 the reachable bandwidth), and the time to start it. Each collective takes the time to start it, its hops' latency and
-the bytes one processor sends over the link's bandwidth, at the pace of its kind; what compilers join to another only
-adds its bytes. All of it is added up: we assume that nothing overlaps, which errs on the slow side where a compiler
-hides communication behind computation.
+the bytes one processor sends over the bandwidth of the slowest link, at the pace of its kind; what compilers join to
+another only adds its bytes. All of it is added up: we assume that nothing overlaps, which errs on the slow side where
+a compiler hides communication behind computation.
 """
 
 import math
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...mesh import Mesh
 from ..reading.broadcasting import Number, where
 from ..reading.communication import Collective, is_collective
 from ..reading.kernels import Kernel
@@ -71,21 +72,62 @@ _MOST_GROWTH = 8.0  # a product with very few rows is bound by memory anyway
 _HOPS = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1, "all-to-all": 1}
 
 
-def collective_time(record: Collective, hardware: Hardware, axis_sizes: Mapping[str, int]) -> float:
-    """Returns the seconds of one execution of a collective, in a ring."""
-    return ring_time(record.kind, record.axes, record.wire_bytes, hardware, axis_sizes, record.joined)
+@dataclass(frozen=True)
+class Network:
+    """How the processors of a mesh are joined: inside a host by fast links, between hosts by slow ones.
+
+    A ring over several hosts leaves each once for every processor that it has there, and these share the host's link:
+    it is as fast as the slower of its links. In an all-to-all every processor sends to all others itself.
+    """
+
+    hardware: Hardware
+    sizes: Mapping[str, int]  # of each axis
+    hosts: Mapping[str, int]  # over how many each axis goes
+
+    @classmethod
+    def of(cls, hardware: Hardware, mesh: Mesh, order: Sequence[str] = ()) -> "Network":
+        """Returns that of a mesh: on its hosts, or on those of the hardware, with the last axes inside a host.
+
+        Args:
+            hardware: the processors.
+            mesh: how they are arranged.
+            order: the axes, from those between hosts to the nearest processors; by default the mesh's own.
+        """
+        hosts, count = mesh.hosts, math.prod(mesh.hosts.values())
+        if count == 1 or order:
+            hosts = _hosts_along(mesh, order or mesh.order, mesh.size // count if count > 1 else hardware.node)
+        return cls(hardware, mesh.axes, hosts)
+
+    @property
+    def crossing(self) -> list[str]:
+        """The axes that go from host to host."""
+        return [axis for axis, count in self.hosts.items() if count > 1]
+
+    def ring_time(self, kind: str, axes: Sequence[str], wire_bytes: Number, joined: Number = False) -> Number:
+        """Returns the seconds in which a processor sends so many bytes; `joined` to others, they only add up."""
+        inside, between = self.hardware.inside, self.hardware.between or self.hardware.inside
+        hosts = math.prod(self.hosts[axis] for axis in axes)
+        near = sum(self.sizes[axis] - self.hosts[axis] for axis in axes)
+        far = sum(self.hosts[axis] - 1 for axis in axes)
+        near, far, times = (near, far, _HOPS[kind]) if kind in _HOPS else (hosts == 1, hosts > 1, 1)
+        slowness, start = self.hardware.slowness.get(kind, 1.0) / inside.bandwidth, inside.start
+        if hosts > 1:
+            together = 1 if kind == "all-to-all" else math.prod(self.sizes[axis] for axis in axes) // hosts
+            slowness = max(slowness, self.hardware.slowness.get(kind, 1.0) / (between.bandwidth * together))
+            start = between.start
+        sending = wire_bytes * slowness
+        return where(joined, sending, start + times * (near * inside.latency + far * between.latency) + sending)
+
+    def collective_time(self, record: Collective) -> float:
+        """Returns the seconds of one execution of a collective."""
+        return self.ring_time(record.kind, record.axes, record.wire_bytes, record.joined)
 
 
-def ring_time(
-    kind: str,
-    axes: Sequence[str],
-    wire_bytes: Number,
-    hardware: Hardware,
-    axis_sizes: Mapping[str, int],
-    joined: Number = False,
-) -> Number:
-    """Returns the seconds in which a processor sends so many bytes in a ring; `joined` to others, they only add up."""
-    link = hardware.link(axes, axis_sizes)
-    hops = sum(axis_sizes[axis] - 1 for axis in axes) * _HOPS[kind] if kind in _HOPS else 1
-    sending = wire_bytes * hardware.slowness.get(kind, 1.0) / link.bandwidth
-    return where(joined, sending, link.start + hops * link.latency + sending)
+def _hosts_along(mesh: Mesh, order: Sequence[str], node: int) -> dict[str, int]:
+    """Returns over how many hosts of so many processors each axis goes, if the last are the nearest."""
+    hosts, reach = {}, 1
+    for axis in reversed(order):
+        within = max(min(mesh.axes[axis], node // reach), 1) if node else mesh.axes[axis]
+        hosts[axis] = -(-mesh.axes[axis] // within)
+        reach *= mesh.axes[axis]
+    return {axis: hosts[axis] for axis in mesh.axes}

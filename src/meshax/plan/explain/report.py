@@ -22,11 +22,12 @@ from ...program import Program, Trace
 from ...tensors import Tensor, is_tensor
 from ..cost.hardware import KNOWN, Hardware, find
 from ..cost.memory import memory_of
-from ..cost.timing import ASSUMES, Time, collective_time, kernel_time
+from ..cost.timing import ASSUMES, Network, Time, kernel_time
 from ..reading.communication import Collective, collectives_of
 from ..reading.kernels import Kernels, flops_of, kernels_of
 from ..reading.replication import Duplicate, Sameness, duplicates_of
 from ..reading.walk import Block, explained_tracing, read
+from .hosts import between_hosts
 
 _LARGE = 0.01  # of the peak memory: a replicated tensor above this is worth a line
 
@@ -160,13 +161,15 @@ class Report:
     def time(self, hardware: str | Hardware | None = None) -> Time:
         """Returns the predicted time of one call on some hardware, by what it is spent on."""
         machine = find(hardware)
-        total = Time(
-            communication=sum(collective_time(c, machine, self.axis_sizes) * c.count for c in self.collectives)
-        )
+        total = Time(communication=self.communication_time(Network.of(machine, self.setting.mesh)))
         for kernel in self.kernels.all():
             spent, times = kernel_time(kernel, machine), kernel.step.times
             total += Time(spent.compute * times, spent.memory * times)
         return total
+
+    def communication_time(self, network: Network) -> float:
+        """Returns the predicted seconds of the collectives of one call."""
+        return sum(network.collective_time(c) * c.count for c in self.collectives)
 
     def seconds(self, hardware: str | Hardware | None = None) -> float:
         """Returns the predicted seconds of one call on some hardware (a name such as "h200", or a description).
@@ -206,6 +209,7 @@ class Report:
             "memory": self.memory,
             "padding": self.padding,
             "unused_rules": self.unused_rules,
+            "between_hosts": between_hosts(self, find(chosen)),
             "replicated": [asdict(r) for r in self.replicated],
             "tensors": [self._tensor(t) for t in self.tensors],
             "time": {name: {**asdict(t), "total": t.total, "assumes": ASSUMES} for name, t in times.items()},
@@ -255,7 +259,8 @@ class Report:
 
     def _collective(self, c: Collective, machines: list[Hardware]) -> dict[str, Any]:
         fields = {k: v for k, v in vars(c).items() if k != "source"}
-        return fields | {"seconds": {h.name: collective_time(c, h, self.axis_sizes) * c.count for h in machines}}
+        networks = {h.name: Network.of(h, self.setting.mesh) for h in machines}
+        return fields | {"seconds": {name: one.collective_time(c) * c.count for name, one in networks.items()}}
 
     def _work(self, machines: list[Hardware]) -> list[dict[str, Any]]:
         rows: dict[tuple[str, str, str], dict[str, Any]] = {}

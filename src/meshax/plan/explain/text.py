@@ -9,6 +9,7 @@ from rich.table import Table
 from ..printing.terminal import Render, shown
 from ..printing.units import show_bytes, show_count, show_seconds
 from ..reading.communication import merged
+from .hosts import between_hosts
 
 if TYPE_CHECKING:
     from ..cost.hardware import Hardware
@@ -66,6 +67,7 @@ def predicted(report: "Report", hardware: "Hardware") -> str:
     parts = (("computing", spent.compute), ("memory", spent.memory), ("communication", spent.communication))
     shown = ", ".join(f"{name} {show_seconds(seconds)}" for name, seconds in parts)
     share = f"{report.utilization(hardware):.0%} of its peak FLOP/s"
-    return (
+    line = (
         f"{show_seconds(spent.total)} a call predicted on {hardware.name}, {share}: {shown}, as if nothing overlapped"
     )
+    return "\n".join([line, *between_hosts(report, hardware)])

@@ -22,7 +22,8 @@ from ...layout import Layout, RulesLike
 from ...mesh import Mesh
 from ...program import spmd
 from ..cost.hardware import Hardware, find, parse_bytes
-from ..cost.timing import kernel_time
+from ..cost.timing import Network, kernel_time
+from ..explain.hosts import reason_inside
 from ..explain.report import Report
 from ..printing.units import show_bytes
 from .equivalence import distinct, idle_axes
@@ -186,7 +187,7 @@ class _Search:
     ):
         self.fn, self.args, self.donate, self.graph = fn, args, donate, graph
         self.mesh, self.machine, self.limit, self.fixed = mesh, machine, limit, fixed
-        self.axes, self.all_shapes = list(mesh.axes), all_shapes
+        self.axes, self.all_shapes, self.network = list(mesh.axes), all_shapes, Network.of(machine, mesh)
         self.conflicts = graph.conflicts()
         self.names = sorted(graph.sizes)
         self.stored = stored_tensors(graph.arguments)
@@ -219,7 +220,9 @@ class _Search:
         def report_of(other: Layout) -> Report | None:
             return self.reports[other] if self._trace(other, self.reports) else None
 
-        reason, idle = reason_for(layout, self.machine, report_of), idle_axes(self.reports[layout])
+        report = self.reports[layout]
+        reason = "; ".join([reason_for(layout, self.machine, report_of), *reason_inside(report, self.machine)])
+        idle = idle_axes(report)
         if not (is_best and idle):
             return reason
         some = " or ".join(idle)
@@ -312,7 +315,7 @@ class _Search:
         kinds = [
             (
                 None if self.all_shapes else self.mesh.axes[axis],
-                self.machine.link([axis], self.mesh.axes),
+                i if self.network.hosts[axis] > 1 else -1,
                 i if pinned >> i & 1 else -1,
             )
             for i, axis in enumerate(self.axes)
@@ -340,7 +343,7 @@ class _Search:
     def _price(self, assignments: Sequence[Assignment]) -> Prices:
         masks = {name: np.array([a.get(name, 0) for a in assignments], int) for name in self.names}
         on_gpus = self.mesh.platform in ("gpu", "cuda")
-        return Prices(self.graph, self.mesh.axes, self.machine, masks, len(assignments), on_gpus)
+        return Prices(self.graph, self.network, masks, len(assignments), on_gpus)
 
     def _smallest_memory(self) -> Any:
         """Returns the memory of each combination if what is stored, and its gradients, were split over all axes."""

@@ -14,9 +14,8 @@ import numpy as np
 
 from ...compat import Array
 from ...layout import block_size
-from ..cost.hardware import Hardware
 from ..cost.memory import memory_of
-from ..cost.timing import kernel_time, ring_time
+from ..cost.timing import Network, kernel_time
 from ..reading.communication import Together, wire_bytes
 from ..reading.kernels import kernels_of
 from ..reading.primitives import KINDS
@@ -31,19 +30,18 @@ class Prices:
     def __init__(
         self,
         graph: Graph,
-        axis_sizes: Mapping[str, int],
-        hardware: Hardware,
+        network: Network,
         masks: Mapping[str, Array],
         count: int = 1,
         on_gpus: bool = False,
     ):
         """Prices all candidates; `masks` holds for each name the axes that split it, one number for each candidate."""
-        self.hardware, self.axis_sizes = hardware, dict(axis_sizes)
-        self._subsets = _subsets(list(axis_sizes))
+        self.network, self.axis_sizes, hardware = network, dict(network.sizes), network.hardware
+        self._subsets = _subsets(list(self.axis_sizes))
         self._together = Together()
         self.wire_by_kind = {kind: np.zeros(count, np.int64) for kind in KINDS}
         self.communication = np.zeros(count)
-        processors = np.array([np.prod([axis_sizes[a] for a in axes], dtype=int) for axes in self._subsets])
+        processors = np.array([np.prod([self.axis_sizes[a] for a in axes], dtype=int) for axes in self._subsets])
         split = _SplitTrace(graph, {name: processors[mask] for name, mask in masks.items()})
         NeededCollectives(graph, masks, processors, count, split.local, self._send).walk()
         kernels = kernels_of(split.block)
@@ -73,7 +71,7 @@ class Prices:
             size = np.where(chosen, operand, 0)
             joined = self._together.joins((axes, str(dtype)), size) if joins else False
             sent = wire_bytes(kind, size, processors)
-            seconds = ring_time(kind, axes, sent, self.hardware, self.axis_sizes, joined)
+            seconds = self.network.ring_time(kind, axes, sent, joined)
             self.wire_by_kind[kind] += sent * times
             self.communication += np.where(chosen, seconds, 0.0) * times
 

@@ -5,6 +5,7 @@ function buildWarnings() {
     ["FLOPs done twice", data.duplicates.map(duplicateWarning)],
     ["Padding", Object.entries(data.padding).filter(([, { waste }]) => waste > 0).map(paddingWarning)],
     ["Rules without effect", data.unused_rules.map(unusedWarning)],
+    ["Between hosts", data.between_hosts.map((line) => element("li", {}, line))],
     ["Large tensors on many processors", data.replicated.map(replicatedWarning)],
   ].filter(([, items]) => items.length);
   const number = sum(groups.map(([, items]) => items.length));
