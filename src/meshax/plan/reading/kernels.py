@@ -2,14 +2,17 @@
 
 A compiler does not run a program operation by operation: elementwise ones are computed inside whatever uses them, and
 only some results are ever written to memory. We assume what XLA does in the main: matrix products, collectives, loops,
-sorts and the like read and write memory; a reduction writes its result; an elementwise value is written only if one of
-those needs it, and is otherwise computed again wherever it is used.
+sorts and the like read and write memory; a reduction writes its result; an elementwise value is written if one of those
+needs it, or if fewer bytes are moved so (a sum of several tensors that is used often, as the stream of a Transformer),
+and is otherwise computed again wherever it is used.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+
+import numpy as np
 
 from .broadcasting import Number
 from .primitives import ATTENTION
@@ -129,9 +132,26 @@ def _stored(block: Block, kernels: Kernels) -> set[Value]:
                 root = kernels.root(v)
                 if not root.is_constant and not _is_made_on_the_fly(root):
                     stored.add(root)
-        elif step.traits.fusion == "reduction" or (step.traits.fusion == "dear" and len(step.outputs[0].consumers) > 1):
+        elif step.traits.fusion == "reduction":
+            stored.update(step.outputs)
+    for step in block.steps:
+        if not stored.issuperset(step.outputs) and _pays_to_write(step, _reads(step, stored, kernels)):
             stored.update(step.outputs)
     return stored
+
+
+def _pays_to_write(step: Step, reads: list[Value]) -> bool:
+    """Whether a result is written because it is used often.
+
+    So it is if fewer bytes are moved than by reading its operands at each use; what is dear to compute, also if as many.
+    """
+    uses = max((len(v.consumers) for v in step.outputs), default=0)
+    if uses < 2 or step.traits.fusion in ("view", "free"):
+        return False
+    again, once = sum(v.bytes for v in reads), sum(v.bytes for v in step.outputs)
+    if step.traits.fusion == "dear":
+        return bool(np.mean(again - once) >= 0)  # of many layouts: on average
+    return bool(np.mean(uses * again - (again + once + uses * once)) > 0)
 
 
 def _is_whole(step: Step) -> bool:
