@@ -95,8 +95,9 @@ def test_options_of_the_compiler(monkeypatch):
     changed = {"xla_cpu_enable_fast_math": True, "xla_backend_optimization_level": "2"}
     assert compiler_options(mesh, changes) == changed
     monkeypatch.setattr(type(mesh), "platform", "gpu")
-    assert compiler_options(mesh) == {"xla_gpu_enable_triton_gemm": False}
-    assert compiler_options(mesh, ["xla_gpu_enable_triton_gemm=true"]) == {"xla_gpu_enable_triton_gemm": True}
+    fastest = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_cublaslt": True}
+    assert compiler_options(mesh) == fastest
+    assert compiler_options(mesh, ["xla_gpu_enable_triton_gemm=true"]) == fastest | {"xla_gpu_enable_triton_gemm": True}
 
 
 @pytest.mark.parametrize("wrong", ["xla_a", "xla_a=", "--xla_a=1", "fast=true"])

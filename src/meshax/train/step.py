@@ -21,7 +21,7 @@ from ..optim.clipping import Clipped
 from ..tensors import Tensor, is_tensor, with_role
 
 # XLA's flags under which a step is fastest, by platform: docs/performance.md has what was measured.
-_FASTEST: dict[str, dict[str, Any]] = {"gpu": {"xla_gpu_enable_triton_gemm": False}}
+_FASTEST: dict[str, dict[str, Any]] = {"gpu": {"xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_cublaslt": True}}
 
 
 class TrainState(eqx.Module):
