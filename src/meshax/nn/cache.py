@@ -20,7 +20,7 @@ from jax import lax
 from ..compat import Array
 from ..dim import Dim, Dims, without
 from ..layout import current
-from ..ops import arange, einsum, gather, reshape, softmax, transpose, where, zeros
+from ..ops import arange, einsum, gather, softmax, transpose, where, zeros
 from ..ops import slice as slice_
 from ..ops import sum as sum_
 from ..ops.operands import compute
@@ -124,7 +124,7 @@ class Stepping(eqx.Module):
         """
         keys, values = _write(self.store.keys, k, self.at), _write(self.store.values, v, self.at)
         read_keys, read_values, there = (self._read(x) for x in (keys, values, positions_held(keys, self.at)))
-        over = [d.name for d in there.dims if d.name in (PAGES, MEMORY)]
+        over = (PAGES, MEMORY)
         scores = match(read_keys, _scaled(q, d_kv, scale), d_kv)  # this way round the keys stay as they are
         if bias is not None:
             scores = scores + bias(at, there)
@@ -136,13 +136,7 @@ class Stepping(eqx.Module):
         return transpose(mixed, q.dims), KeyValues(keys, values)
 
     def _read(self, x: Tensor) -> Tensor:
-        """Returns the pages that are read, as one row of places if each is stored whole: what compilers know best."""
-        pages, memory = Dim(PAGES, self.num_pages), x.dim(MEMORY)
-        x = slice_(x, PAGES, 0, pages.size)
-        if current().placement((memory,)).axes:
-            return x
-        row = Dim(MEMORY, pages.size * memory.size)
-        return reshape(x, tuple(row if d == memory else d for d in x.dims if d != pages))
+        return slice_(x, PAGES, 0, self.num_pages)
 
 
 class Remembered(eqx.Module):
