@@ -143,7 +143,7 @@ def _stored(block: Block, kernels: Kernels) -> set[Value]:
 def _pays_to_write(step: Step, reads: list[Value]) -> bool:
     """Whether a result is written because it is used often.
 
-    So it is if fewer bytes are moved than by reading its operands at each use; what is dear to compute, also if as many.
+    So it is if fewer bytes are moved than by reading its operands at each use; what is dear to compute, if as many are.
     """
     uses = max((len(v.consumers) for v in step.outputs), default=0)
     if uses < 2 or step.traits.fusion in ("view", "free"):
