@@ -142,10 +142,10 @@ def test_who_hangs_up_frees_the_slot(server, stream):
 
 def test_a_full_queue_is_said_at_once(server):
     """Four texts are written, sixty wait: the next is sent away, and told when to come again."""
-    stays = {"prompt": "a", "max_tokens": 60, "temperature": 0, "n": 64}
+    stays = {"prompt": "a", "max_tokens": 500, "temperature": 0, "n": 64}
     with server.connect() as connection:
         connection.request("POST", "/v1/completions", json.dumps(stays), {"Content-Type": "application/json"})
-        wait_until(lambda: server.metrics()["meshax_queue_length"] >= 59)
+        wait_until(lambda: server.metrics()["meshax_queue_length"] >= 40)
         status, headers, body = server.ask({"prompt": ["a", "b", "c", "d"] * 8})
         assert status == 429 and 1 <= int(headers["Retry-After"]) <= 60
         error = json.loads(body)["error"]
@@ -206,12 +206,18 @@ def test_noise_is_not_heard(server):
     assert server.text(prompt="a", max_tokens=3, temperature=0)
 
 
-LONG = {"prompt": "a", "seed": 3, "logit_bias": {"2": -100}}  # without the token that ends a text
+LONG = {"prompt": "a", "seed": 3, "n": 4, "logit_bias": {"2": -100}}  # without the token that ends a text
 
 
 def long_ones(server, count, tokens):
     """Asks for texts, and returns where their answers will be."""
-    answers = []
+
+    def num_taken():
+        numbers = server.metrics()
+        names = ("text_seconds_count", "slots_busy", "queue_length")
+        return sum(numbers[f"meshax_{name}"] for name in names)
+
+    answers, before = [], num_taken()
 
     def ask(stream):
         answers.append(server.ask({**LONG, "max_tokens": tokens, "stream": stream}))
@@ -219,15 +225,26 @@ def long_ones(server, count, tokens):
     threads = [threading.Thread(target=ask, args=(bool(i % 2),)) for i in range(count)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: server.metrics()["meshax_slots_busy"] == min(count, 2))
+    wait_until(lambda: num_taken() == before + 4 * count)
     return answers, threads
+
+
+def texts_of(headers, body):
+    """The texts of an answer, streamed or not, by their numbers."""
+    if "event-stream" not in headers["content-type"]:
+        return [choice["text"] for choice in json.loads(body)["choices"]]
+    texts = [""] * 4
+    for event in body.decode().split("\n\n")[:-2]:
+        (choice,) = json.loads(event.removeprefix("data: "))["choices"]
+        texts[choice["index"]] += choice["text"]
+    return texts
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive), signal.SIGTERM])
 def test_a_stop_finishes_what_runs(run, number):
     alone = ["--mesh", "x:1", "--layout", "none"]
     with serving(run, "--slots", "2", "--places", "256", "--chunk", "1", *alone) as server:
-        wanted = server.text(**LONG, max_tokens=240)
+        wanted = [choice["text"] for choice in server.completion(**LONG, max_tokens=240)["choices"]]
         answers, threads = long_ones(server, 4, 240)
         server.process.send_signal(number)
         wait_until(lambda: server.ask(None, "/health", "GET")[0] == 503)
@@ -238,13 +255,7 @@ def test_a_stop_finishes_what_runs(run, number):
             thread.join()
         status, said = server.ended()
     assert [status for status, _, _ in answers] == [200] * 4
-    texts = [
-        "".join(json.loads(event[6:])["choices"][0]["text"] for event in body.decode().split("\n\n")[:-2])
-        if "event-stream" in headers["content-type"]
-        else json.loads(body)["choices"][0]["text"]
-        for _, headers, body in answers
-    ]
-    assert texts == [wanted] * 4
+    assert [texts_of(headers, body) for _, headers, body in answers] == [wanted] * 4
     assert status == 128 + number
     assert said.splitlines()[-2:] == [
         "meshax: finishing what is being written; again, and it leaves at once", "meshax: interrupted",

@@ -41,7 +41,7 @@ def parsed(monkeypatch, *arguments):
     return seen[0]
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "generate", "score", "presets"])
+@pytest.mark.parametrize("command", ["train", "eval", "generate", "score", "serve", "presets"])
 def test_help_explains_with_an_example(command, capsys):
     assert main([command, "--help"]) == 0
     out, err = capsys.readouterr()
