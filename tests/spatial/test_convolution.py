@@ -170,6 +170,35 @@ def test_dtypes(dtype):
         assert np.isfinite(total.numpy()).all()
 
 
+@pytest.mark.parametrize("layout", ["", "height:cols", "batch:rows c_out:cols", "c_in:cols"])
+def test_reports_count_products(layout):
+    """Those of one processor: taps times channels for each element of the result; zeros between elements are none."""
+    given, weights = (
+        numbers(batch, height, width, mx.Dim("c_in", 4)),
+        numbers(kh, kw, mx.Dim("c_in", 4), mx.Dim("c_out", 8)),
+    )
+    parts = {"": 1, "height:cols": 4, "batch:rows c_out:cols": 8, "c_in:cols": 4}[layout]
+
+    once = mx.spmd(conv, mesh, layout).explain(given, weights).flops
+    assert once == 2 * (2 * 16 * 8 * 8) * (9 * 4) // parts
+    transposed = lambda x, k: mx.conv_transpose(x, k, both, over="c_in", stride=2)  # noqa: E731
+    assert mx.spmd(transposed, mesh, layout).explain(given, weights).flops == once
+
+
+def test_jax_on_slices():
+    """JAX's own convolution may see slices of a batch, not of an image."""
+
+    def plain(x, k):
+        out = jax.lax.conv_general_dilated(x.array, k.array, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return jax.tree.map(lambda _: out, conv(x, k))
+
+    np.testing.assert_allclose(
+        mx.spmd(plain, mesh, "batch:rows")(x, kernel).numpy(), conv(x, kernel).numpy(), 1e-5, 1e-5
+    )
+    with pytest.raises(mx.SliceError, match=r"along 'height'(.|\n)*use mx.conv"):
+        mx.spmd(plain, mesh, "height:cols").trace(x, kernel)
+
+
 def test_names_decide():
     """Dims in any order; groups are what both have; what the kernel has alone comes last; taps that are split."""
     turned = mx.transpose(x, "c_in width batch height")

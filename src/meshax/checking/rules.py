@@ -198,6 +198,19 @@ def _product(eqn: Any, states: list[State]) -> State:
     return (*shared, *rest[0], *rest[1])
 
 
+def _convolution(eqn: Any, states: list[State]) -> State:
+    """Element by element of the batch, and of the kernel's features; not of groups, which are parts of a dimension."""
+    numbers, (left, right) = eqn.params["dimension_numbers"], states
+    is_grouped = max(eqn.params["feature_group_count"], eqn.params["batch_group_count"]) > 1
+    kept = (numbers.lhs_spec[0], numbers.rhs_spec[0]) if not is_grouped else (None, None)
+    for state, position in zip(states, kept, strict=True):
+        drop(state, [i for i in range(len(state)) if i != position])
+    result: list[Entry] = [None] * len(left)
+    if not is_grouped:
+        result[numbers.out_spec[0]], result[numbers.out_spec[1]] = left[numbers.lhs_spec[0]], right[numbers.rhs_spec[0]]
+    return tuple(result)
+
+
 def _gather(eqn: Any, states: list[State]) -> State:
     """Looks up: element by element of the indices, and of dimensions of the operand that are taken whole."""
     numbers, sizes, (operand, indices) = eqn.params["dimension_numbers"], eqn.params["slice_sizes"], states
@@ -242,7 +255,8 @@ RULES: dict[str, Callable[[Any, list[State]], State | None]] = {
     "fft": _fft,
     "reduce": _reduce, "zeros_like": lambda eqn, states: (SAME,) * len(states[0]), "tile": _tile,
     "stack": _stack, "unstack": lambda eqn, states: drop(states[0], (eqn.params["axis"],)),
-    "top_k": _top_k, "dot_general": _product, "gather": _gather, "scatter": _scatter, "scatter-add": _scatter,
+    "top_k": _top_k, "dot_general": _product, "conv_general_dilated": _convolution, "gather": _gather,
+    "scatter": _scatter, "scatter-add": _scatter,
     "scatter_add": _scatter, "scatter_mul": _scatter, "scatter_min": _scatter, "scatter_max": _scatter,
     "scatter-mul": _scatter, "scatter-sub": _scatter, "scatter-min": _scatter, "scatter-max": _scatter,
     "bitcast_convert_type": _bits,

@@ -27,6 +27,7 @@ _INSTEAD = {
     "reduce_sum": "mx.sum", "reduce_max": "mx.max", "reduce_min": "mx.min", "reduce_prod": "mx.prod",
     "reduce_and": "mx.all", "reduce_or": "mx.any", "argmax": "mx.argmax", "argmin": "mx.argmin",
     "cumsum": "mx.cumsum", "cumlogsumexp": "mx.logsumexp", "sort": "mx.sort", "top_k": "mx.top_k", "rev": "mx.flip",
+    "conv_general_dilated": "mx.conv", "reduce_window_max": "mx.max_pool", "reduce_window_sum": "mx.mean_pool",
     "dot_general": "mx.einsum", "gather": "mx.gather", "slice": "mx.slice", "dynamic_slice": "mx.slice",
     "squeeze": "mx.slice", "scatter-add": "mx.scatter_add", "concatenate": "mx.concat", "pad": "mx.pad",
     "reshape": "mx.reshape", "transpose": "mx.transpose", "scan": "mx.scan", "broadcast_in_dim": "mx.broadcast",

@@ -29,6 +29,14 @@ def squared(fn):
 
 
 X, Y, IDS, TABLE = described(a, b), described(b, c), described(a, dtype=np.int32), described(vocab, c)
+TAP = mx.Dim("w", 3)
+TAPS, SQUARE = described(TAP, c), (TAP, mx.Dim("v", 5))
+
+
+def gradients(fn):
+    return lambda x, y: mx.grad(lambda both: mx.sum(mx.square(fn(*both))))((x, y))
+
+
 # The operation, its operands, the layout, and the kinds of collectives it needs.
 ROWS = {
     "elementwise": (lambda x: mx.tanh(x) * 2, [X], "a:rows b:cols", ""),
@@ -86,6 +94,32 @@ ROWS = {
     "shift around": (lambda x: mx.shift(x, b, 2, wrap=True), [X], "b:cols", "permute"),
     "flip": (lambda x: mx.flip(x, b), [X], "b:cols", "permute"),
     "windows": (lambda x: mx.windows(x, b, mx.Dim("w", 3), before=1, after=1), [X], "b:cols", "permute"),
+    "conv": (lambda x, y: mx.conv(x, y, {"b": "w"}), [X, TAPS], "b:cols", "permute"),
+    "conv along two dims": (
+        lambda x, y: mx.conv(x, y, {"b": "w", "a": "v"}, stride={"a": 2}), [X, described(*SQUARE)], "b:cols a:rows",
+        "permute",
+    ),
+    "conv, channels split": (
+        squared(lambda x, y: mx.conv(x, y, {"a": "w"}, over=b)), [X, described(TAP, b, c)], "b:cols", "all-reduce",
+    ),
+    "conv, taps split": (lambda x, y: mx.conv(x, y, {"b": "w"}), [X, TAPS], "w:cols", "all-gather"),
+    "conv and its derivatives": (
+        gradients(lambda x, y: mx.conv(x, y, {"b": "w"}, stride=2)), [X, TAPS], "b:cols a:rows", "permute all-reduce",
+    ),
+    "conv of groups and its derivatives": (
+        gradients(lambda x, y: mx.conv(x, y, {"b": "w"})), [X, described(TAP, a)], "b:cols", "permute all-reduce",
+    ),
+    "conv_transpose": (lambda x, y: mx.conv_transpose(x, y, {"b": "w"}, stride=2), [X, TAPS], "b:cols", "permute"),
+    "conv_transpose and its derivatives": (
+        gradients(lambda x, y: mx.conv_transpose(x, y, {"b": "w"}, stride=2)), [X, TAPS], "b:cols",
+        "permute all-reduce",
+    ),
+    "max_pool": (lambda x: mx.max_pool(x, {"b": 3}, 2, "same"), [X], "b:cols", "permute"),
+    "max_pool and its derivative": (
+        mx.grad(lambda x: mx.sum(mx.square(mx.max_pool(x, {"b": 3}, 2, "same")))), [X], "b:cols", "permute",
+    ),
+    "mean_pool": (lambda x: mx.mean_pool(x, {"b": 3}, 2, "same"), [X], "b:cols", "permute"),
+    "resize by a factor": (lambda x: mx.resize(x, {"b": 64}), [X], "b:cols", ""),
     "gather": (squared(lambda t, i: mx.gather(t, i, vocab)), [TABLE, IDS], "vocab:cols", "all-reduce"),
     "gather, an axis shared": (
         squared(lambda t, i: mx.gather(t, i, vocab)), [TABLE, IDS], "vocab:cols a:cols", "all-gather reduce-scatter",

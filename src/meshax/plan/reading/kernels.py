@@ -188,7 +188,10 @@ def flops_of(step: Step) -> Number:
     if step.name == "conv_general_dilated":
         numbers = step.params["dimension_numbers"]
         kernel = step.inputs[1]
-        return 2 * step.outputs[0].size * kernel.size // kernel.shape[numbers.rhs_spec[0]]
+        spread = math.prod(
+            step.params["lhs_dilation"]
+        )  # between the operand's elements are zeros, which nobody multiplies
+        return 2 * step.outputs[0].size * kernel.size // kernel.shape[numbers.rhs_spec[0]] // spread
     if step.name in ATTENTION:  # queries [batch, positions, heads, d], keys [batch, memory, heads, d]
         queries, keys = step.inputs[:2]
         return 2 * ATTENTION[step.name] * queries.size * keys.shape[1]

@@ -22,6 +22,7 @@ from ..reading.walk import Block, Step, Value, explained_tracing, read
 Names = tuple[str | None, ...]
 _TRADING = ("named", "gather", "scatter-add")
 _RESIZING = {"slice": 1, "pad": 1, "concatenate": None}  # dims keep their names; how many operands have them
+_RESIZING |= dict.fromkeys(("reduce_window_max", "reduce_window_sum", "reduce_window_min", "reduce_window"), 1)
 
 
 class Graph:
@@ -151,6 +152,8 @@ def _names_of_outputs(step: Step, graph: Graph) -> list[Names]:
         free = [n for i, n in enumerate(operands[0]) if i not in (*left, *left_batch)]
         free += [n for i, n in enumerate(operands[1]) if i not in (*right, *right_batch)]
         return [(*batch, *free)]
+    if step.name == "conv_general_dilated":
+        return [_convolved(step, *operands)]
     if step.name in ("reshape", "squeeze", "expand_dims"):
         return [_reshaped(step.inputs[0].shape, operands[0], out.shape)]
     if step.name in _RESIZING:
@@ -178,6 +181,16 @@ def _names_of_operand(step: Step, value: Value, names: Names) -> Names:
     return tuple(n if size == own else None for n, size, own in zip(names, shape, value.shape, strict=True))
 
 
+def _convolved(step: Step, left: Names, right: Names) -> Names:
+    """A convolution keeps batch and places, and has the kernel's features; its derivative by the kernel, taps."""
+    numbers, names = step.params["dimension_numbers"], dict.fromkeys(range(len(left)), None)
+    for i, j, k in zip(numbers.out_spec[2:], numbers.lhs_spec[2:], numbers.rhs_spec[2:], strict=True):
+        names[i] = left[j] if left[j] != right[k] else None  # type: ignore[assignment]
+    names[numbers.out_spec[0]] = left[numbers.lhs_spec[0]]  # type: ignore[assignment]
+    names[numbers.out_spec[1]] = right[numbers.rhs_spec[0]]  # type: ignore[assignment]
+    return tuple(names.values())
+
+
 def _reshaped(old: Sequence[int], names: Names, new: Sequence[int]) -> Names:
     """Follows names through a reshape: dimensions before and behind which equally many elements lie are the same."""
     places = {(math.prod(old[:i]), size): names[i] for i, size in enumerate(old) if size > 1}
@@ -203,4 +216,9 @@ def summed_names(step: Step, graph: Graph) -> Iterator[str]:
         positions = step.params["axes"]
     elif step.name == "gather":
         positions = step.params["dimension_numbers"].start_index_map
+    elif step.name == "conv_general_dilated":
+        numbers, taps = step.params["dimension_numbers"], graph.of(step.inputs[1])
+        both = zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], strict=True)
+        is_grouped = step.params["feature_group_count"] > 1
+        positions = [*([] if is_grouped else [numbers.lhs_spec[1]]), *(i for i, j in both if names[i] == taps[j])]
     yield from (names[i] for i in positions if names[i] is not None)  # type: ignore[misc]

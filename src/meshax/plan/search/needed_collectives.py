@@ -17,7 +17,9 @@ from ...collectives import summing_dtype
 from ...compat import Array
 from ...layout import block_size
 from ...ops.neighbours import sent_lengths
+from ..reading.broadcasting import rounded
 from ..reading.walk import Block, Step, Value
+from .borders import SLIDING, names_of_taps, whose_border, windows_of
 from .graph import Graph, summed_names
 
 Pending = dict[Value, Array]  # for each pending sum a bit mask of the axes, one for each candidate
@@ -125,6 +127,8 @@ class NeededCollectives:
             self._cut_windows(step)
         elif step.name.startswith("scatter"):
             mask = self._scatter(step)
+        elif step.name in SLIDING:
+            self._fetch_borders(step)
         if step.outputs and mask.any():
             pending[step.outputs[0]] = mask
         if step.traits.reduces == "extremum":
@@ -277,6 +281,19 @@ class NeededCollectives:
             value = value.maker.inputs[0]
         stride = (padded - width) // max(new - 1, 1)
         self._permute(step, value, position, -before, max(stride, 1), width)
+
+    def _fetch_borders(self, step: Step) -> None:
+        """Sends the borders that windows reach, dim after dim; a kernel whose taps are split is gathered."""
+        self._charge("all-gather", self._mask(names_of_taps(step, self.graph)), step.inputs[-1], step)
+        value = whose_border(step)
+        local, grown = self.local(value), np.ones(len(self.nothing))
+        for position, slide in windows_of(step, self.graph):
+            mask, block = self._mask([slide.dim.name]), local.shape[position]
+            for number in np.unique(mask[self.processors[mask] > 1]):
+                chosen, reads = mask == number, slide.reads(int(self.processors[number]))
+                sent = rounded(local.bytes / block * grown * reads.sent)
+                self._charge("permute", np.where(chosen, mask, 0), value, step, size=sent)
+                grown = np.where(chosen, grown * reads.width / block, grown)
 
     def _pad(self, step: Step) -> None:
         if any(_is_windowing(user) for user in step.outputs[0].consumers):
