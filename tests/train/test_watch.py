@@ -87,3 +87,18 @@ def test_memory_is_the_devices_or_of_cpus_the_processs():
         devices = types.SimpleNamespace(flat=[one])
         mesh = types.SimpleNamespace(jax_mesh=types.SimpleNamespace(devices=devices))
         assert memory_at_peak(mesh) == wanted
+
+
+def test_a_step_that_ends_while_the_one_before_is_being_read_has_taken_its_time(watched):
+    watch, clock, _, readings = watched
+    watch.run.config = TrainConfig(steps=8, log_every=1, optimizer=OPTIMIZER)
+    show = watch.display.update
+
+    def slowly(reading):
+        show(reading)
+        clock.now += 5.0
+
+    watch.display.update = slowly
+    for step in range(1, 5):
+        watch.saw(step, measured(1.0), {})  # reads the step before, for five seconds: as long as this one runs
+    assert [reading.per_second for reading in readings[1:]] == [60.0 / 5.0] * 2

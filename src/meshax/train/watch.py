@@ -59,15 +59,15 @@ class Watch:
         if self.waiting is None:
             return
         (step, measured, batch), self.waiting = self.waiting, None
-        loss = float(measured["loss"])
+        loss, now = float(measured["loss"]), time.perf_counter()  # it has ended now, whatever is done before the next
         self.guard.check(step, loss, bool(measured["finite"]), batch)
         is_read = step % self.run.config.log_every == 0 or step == self.run.config.steps
         if is_read:
-            reading = self._read(step, loss, measured)
+            reading = self._read(step, loss, measured, now - self.since)
             self.metrics.write(step, **reading.as_metrics(self.run.unit), **self.run.peers.skew())
             self.display.update(reading)
         if is_read or step == self.first:  # the first has compiled the program
-            self.since, self.last = time.perf_counter(), step
+            self.since, self.last = now, step
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -77,8 +77,8 @@ class Watch:
         yield
         self.since += time.perf_counter() - begin
 
-    def _read(self, step: int, loss: float, measured: dict[str, Tensor]) -> Reading:
-        seconds = (time.perf_counter() - self.since) / max(step - self.last, 1)
+    def _read(self, step: int, loss: float, measured: dict[str, Tensor], passed: float) -> Reading:
+        seconds = passed / max(step - self.last, 1)
         return Reading(
             step=step,
             loss=loss,
