@@ -21,7 +21,7 @@ DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test test-all check invariants bench test-tpu test-gpu test-browser clean
+.PHONY: help demo docs test test-all check invariants chaos bench test-tpu test-gpu test-browser clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -51,6 +51,9 @@ check: $(DEV) ## lint, format and types only
 
 invariants: $(DEV) ## of test-all the layout harness alone: every op on every mesh under every layout
 	MESHAX_TESTS=all $(PYTEST) tests/invariants tests/checking/test_derivatives.py tests/optim/test_optax_on_slices.py
+
+chaos: $(DEV) ## runs of several processes are killed, stopped and damaged at random instants (most of an hour)
+	$(UNOPTIMIZED) $(BIN)/python -m pytest -s -m chaos tests/chaos
 
 bench: $(RUNTIME) ## time tracing (benchmarks/tracing.py)
 	$(BIN)/python benchmarks/tracing.py

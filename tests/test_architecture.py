@@ -56,6 +56,7 @@ OF_SEVERAL_MODULES = {
     "examples": "the examples, as users run them",
     "cli.main": "the command line as a whole",
     "optim.optax_on_slices": "optax's transformations, called as optax is",
+    "chaos": "kills, stops and damage at random instants",
     "launch.training": "a whole training as real processes",
     "train.layouts_agree": "a whole training under each layout",
     "accelerators": "the same programs on other hardware",

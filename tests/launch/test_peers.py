@@ -204,16 +204,26 @@ def test_an_error_in_one_ends_the_others(ended):
     peers[1].fail("ValueError: no luck")
     wait_for(lambda: len(ended) == 2)
     assert time.monotonic() - begin < 1
-    assert {status for status, _ in ended} == {ANOTHER_FAILED}
+    assert {status for status, _ in ended} == {1}
     name = r"process 1 \(pid \d+ on .+\) failed: ValueError: no luck; process [02] ends too"
     assert all(re.fullmatch(name, words) for _, words in ended)
+
+
+@pytest.mark.parametrize(("status", "others"), [(1, ANOTHER_FAILED), (143, 143)])
+def test_a_launcher_tells_who_failed_from_who_followed(ended, status, others):
+    peers = Group(2).peers
+    peers[0].is_launched = True
+    peers[1].fail("no luck", status)
+    wait_for(lambda: ended)
+    assert ended[0][0] == others
 
 
 def test_a_killed_process_is_noticed_at_once(ended):
     peers = Group(3).peers
     peers[2]._is_leaving = True  # it is dead: it does not notice
     peers[2]._channel.socket.shutdown(socket.SHUT_RDWR)
-    wait_for(lambda: len(ended) == 2, 1.0)
+    wait_for(lambda: len(ended) == 2, 5.0)
+    assert {status for status, _ in ended} == {ANOTHER_FAILED}
     assert all("process 2 (pid" in words and "is gone: it was killed, or crashed" in words for _, words in ended)
 
 

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         else:
             _failed(words, status)
-        current().fail(words.partition("\n")[0])
+        current().fail(words.partition("\n")[0], status)
         return status if current().processes == 1 else interrupts.end(status)  # JAX would wait for the others
 
 

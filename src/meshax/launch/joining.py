@@ -194,4 +194,4 @@ def _follow_launcher(peers: Connected) -> None:
         with contextlib.suppress(OSError):
             os.write(steps, f"{peers.process} {step}\n".encode())
 
-    peers.look, peers.on_step = look, tell
+    peers.look, peers.on_step, peers.is_launched = look, tell, True

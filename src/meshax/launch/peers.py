@@ -89,8 +89,8 @@ class Peers:
     def find_cause(self) -> None:
         """Waits a moment, after an error that only says that a connection broke: another process may be to blame."""
 
-    def fail(self, why: str, status: int = ANOTHER_FAILED) -> None:
-        """Tells the others that this process ends, and why; their exit status is the one given."""
+    def fail(self, why: str, status: int = 1) -> None:
+        """Tells the others that this process ends, why, and with which exit status."""
 
     def leave_together(self) -> None:
         """Takes note that all processes know the same reason to end."""
@@ -135,6 +135,7 @@ class Connected(Peers):
         self._skew: dict[str, float] = {}
         self._clock = Awake()
         self._heard = 0.0
+        self.is_launched = False  # by us: somebody reads the exit statuses who knows what they mean
         self.on_step: Callable[[int], None] = lambda step: None
         self.look: Callable[[], None] = lambda: None  # called with every beat
         hello = {"process": process, "processes": processes, "pid": os.getpid(), "host": socket.gethostname()}
@@ -212,7 +213,15 @@ class Connected(Peers):
             os.write(2, f"meshax: where process {self.process} is:\n".encode())
             faulthandler.dump_traceback(2)
         why = f"{self._refused}; process {self.process} ends too"
-        interrupts.leave(HUNG if message["stacks"] else message.get("status", ANOTHER_FAILED), why)
+        interrupts.leave(HUNG if message["stacks"] else self._status_after(message.get("status", ANOTHER_FAILED)), why)
+
+    def _status_after(self, status: int) -> int:
+        """Returns the exit status when another process ended with one.
+
+        Clusters look at the greatest, or at any: an error, which would happen again, has to look like one everywhere.
+        A launcher looks for the process where it was.
+        """
+        return ANOTHER_FAILED if self.is_launched and status < 128 else status
 
     def _beat(self) -> None:
         every = min(1.0, self.limits.silence / 5)
@@ -283,8 +292,8 @@ class Connected(Peers):
         """
         time.sleep(_OWN_CAUSE_AFTER)
 
-    def fail(self, why: str, status: int = ANOTHER_FAILED) -> None:
-        """Tells the others that this process ends, and why; their exit status is the one given."""
+    def fail(self, why: str, status: int = 1) -> None:
+        """Tells the others that this process ends, why, and with which exit status."""
         if self._is_done or self._is_leaving:
             return
         self._is_leaving = True
