@@ -99,6 +99,7 @@ def test_a_step_that_ends_while_the_one_before_is_being_read_has_taken_its_time(
         clock.now += 5.0
 
     watch.display.update = slowly
+    clock.now += 30.0
     for step in range(1, 5):
         watch.saw(step, measured(1.0), {})  # reads the step before, for five seconds: as long as this one runs
     assert [reading.per_second for reading in readings[1:]] == [60.0 / 5.0] * 2
