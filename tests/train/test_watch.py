@@ -84,8 +84,7 @@ def test_memory_is_the_devices_or_of_cpus_the_processs():
     device = types.SimpleNamespace(platform="gpu", memory_stats=lambda: {"peak_bytes_in_use": 5})
     silent = types.SimpleNamespace(platform="gpu", memory_stats=lambda: None)
     for one, wanted in ((device, 5), (silent, 0)):
-        devices = types.SimpleNamespace(flat=[one])
-        mesh = types.SimpleNamespace(jax_mesh=types.SimpleNamespace(devices=devices))
+        mesh = types.SimpleNamespace(jax_mesh=types.SimpleNamespace(local_devices=[one]))
         assert memory_at_peak(mesh) == wanted
 
 
