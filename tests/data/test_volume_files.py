@@ -6,12 +6,12 @@ import nibabel
 import numpy as np
 import pytest
 import tensorstore
-from messages import pinned
 
 from meshax.data.blocks import slices_of
 from meshax.data.volume_files import open_volume, write_volume
 from meshax.errors import DataError
 from meshax.extras import ExtraError
+from messages import pinned
 
 ARRAY = (np.arange(7 * 6 * 5).reshape(7, 6, 5) % 113).astype(np.int16)
 BLOCKS = (((0, 7), (0, 6), (0, 5)), ((2, 5), (1, 2), (3, 5)), ((6, 7), (5, 6), (4, 5)))
@@ -68,7 +68,7 @@ def test_only_the_block_is_in_memory(tmp_path):
 def test_the_missing_extra_is_named(tmp_path, monkeypatch):
     path = write(tmp_path / "a.nii")
     monkeypatch.setitem(sys.modules, "nibabel", None)
-    with pytest.raises(ExtraError, match=r"^volumes in NIfTI need nibabel\.\n  fix: pip install 'meshax\[images\]'\.$"):
+    with pytest.raises(ExtraError, match=r"^volumes in NIfTI need nibabel\.\n  fix: pip install 'meshax\[images\]'\."):
         open_volume(path)
 
 
