@@ -237,6 +237,9 @@ def test_from_text_to_text(tmp_path, capsys, monkeypatch):
     assert len(output["tokens"]) <= 5 and output["score"] < 0
     assert main(["generate", "--run", run, "--prompt", "the cat", "--tokens", "5"]) == 0  # as it comes
     assert capsys.readouterr().out == "the cat" + output["text"].rstrip("\n") + "\n"
+    stop = output["text"].rstrip("\n")[2:5]
+    assert main(["generate", "--run", run, "--prompt", "the cat", "--tokens", "5", "--stop", stop, "never"]) == 0
+    assert capsys.readouterr().out == ("the cat" + output["text"].partition(stop)[0]).rstrip("\n") + "\n"
 
     (tmp_path / "prompts").write_text("a\nthe cat\n")
     options = ["--prompts", str(tmp_path / "prompts"), "--tokens", "5", "--mesh", "x:1", "--layout", "none"]

@@ -11,7 +11,7 @@ from .options import UsageError, usage
 from .written import OnTrained, Restored, check_encodable, read_lines
 
 if TYPE_CHECKING:
-    from ..decode import Request
+    from ..decode import Request, Written
 
 
 @dataclass(kw_only=True)
@@ -64,7 +64,7 @@ class Generate(OnTrained):
                 fix="give more beams, or draw: --beam 0.",
             )
         results: list[dict[str, Any]] = []
-        streams = len(prompts) == self.nbest == 1 and not self.json and not self.stop and not self.beam
+        streams = len(prompts) == self.nbest == 1 and not self.json and not self.beam
         try:
             with self.restored() as run:
                 if self.json or self.prompts:
@@ -134,7 +134,7 @@ class Generate(OnTrained):
                     raise
                 for number, written in engine.turn():
                     if shown is not None:
-                        shown = _print_on(run.words.decode(written.tokens, encoded[0]), shown, bool(written.ended_by))
+                        shown = self._print_on(shown, written, run.words.decode(written.tokens, encoded[0]))
                     if written.ended_by:
                         done[number] = written
             yield prompt, outputs(prompt)
@@ -157,6 +157,15 @@ class Generate(OnTrained):
             yield prompt, [{"text": shown, "tokens": text.tokens, "score": text.score} for text, shown in each]
             if (prompt + 1) % search.batch.size == 0:  # those that were searched for together are all there
                 run.work.check()
+
+    def _print_on(self, shown: str, written: "Written", text: str) -> str:
+        """Prints what is new of a text, and sure to stay."""
+        from ..decode.requests import sure_part
+
+        whole = text if written.text is None else written.text
+        new = whole if written.ended_by else sure_part(whole, self.stop)
+        print(new[len(shown) :], end="", flush=True)
+        return new
 
     def _show(self, result: dict[str, Any], is_first: bool) -> None:
         if not is_first:
@@ -187,10 +196,3 @@ class Generate(OnTrained):
             raise UsageError("there is no prompt.", values=self.prompts, fix="write one on each line of the file.")
         check_encodable(prompts, "the prompt")
         return prompts
-
-
-def _print_on(text: str, shown: str, is_whole: bool) -> str:
-    """Prints what is new of a text, but for a character of which not all bytes are there yet."""
-    new = text if is_whole else text.rstrip("\N{REPLACEMENT CHARACTER}")
-    print(new[len(shown) :], end="", flush=True)
-    return new

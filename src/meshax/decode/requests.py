@@ -1,7 +1,7 @@
 """What is asked of a model, and what comes back."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import ArgumentError
@@ -125,3 +125,17 @@ class Written:
         self.text = text[: min(starts)]
         del self.tokens[count:], self.log_probabilities[count:]
         return True
+
+
+def sure_part(text: str, stops: Sequence[str]) -> str:
+    """Returns what of a text stays, whatever comes: no half character, and nothing that may begin a string of `stops`.
+
+    >>> sure_part("to be or n", ["not to", "be"])
+    'to be or '
+    """
+    text = text.rstrip("\N{REPLACEMENT CHARACTER}")
+    longest = max(map(len, stops), default=1) - 1
+    for count in range(min(longest, len(text)), 0, -1):
+        if any(stop.startswith(text[-count:]) for stop in stops):
+            return text[:-count]
+    return text

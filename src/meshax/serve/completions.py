@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..decode import Request
-from ..decode.requests import MAX_SEED
+from ..decode.requests import MAX_SEED, sure_part
 from ..errors import ArgumentError, did_you_mean
 from .batching import News
 from .refusals import Refusal
@@ -244,7 +244,7 @@ class Choice:
     def read(self) -> "Choice":
         """Makes text of the tokens: all that may not be cut any more, and without half a character."""
         whole = self.decode(self.tokens, self.request.prompt) if self.cut is None else self.cut
-        self.text = whole if self.ended_by else _sure(whole, self.request.stop_strings)
+        self.text = whole if self.ended_by else sure_part(whole, self.request.stop_strings)
         return self
 
     def answer(self, tells_likely: bool, streams: bool = False) -> dict[str, Any]:
@@ -269,16 +269,6 @@ class Choice:
             "top_logprobs": None,
             "text_offset": ends[:-1],
         }
-
-
-def _sure(text: str, stops: Sequence[str]) -> str:
-    """Returns what stays, whatever comes: without half a character, and without what may begin a string that stops."""
-    text = text.rstrip("\N{REPLACEMENT CHARACTER}")
-    longest = max(map(len, stops), default=1) - 1
-    for count in range(min(longest, len(text)), 0, -1):
-        if any(stop.startswith(text[-count:]) for stop in stops):
-            return text[:-count]
-    return text
 
 
 def usage_of(completion: Completion, choices: Sequence[Choice]) -> dict[str, int]:
