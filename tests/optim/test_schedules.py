@@ -20,6 +20,11 @@ BY_HAND = {
     "rsqrt": (schedules.rsqrt(8.0, warmup=4), {0: 2, 1: 4, 3: 8, 15: 4, 63: 2}),
     "rsqrt, no ramp": (schedules.rsqrt(8.0, warmup=4, ramp=False), {0: 8, 3: 8, 15: 4, 63: 2}),
     "rsqrt, no warm-up": (schedules.rsqrt(8.0, warmup=0), {0: 8, 3: 4, 15: 2}),
+    "paper": (
+        schedules.paper(8.0, steps=40, warmup=4, cooldown=24),
+        {0: 2, 1: 4, 3: 8, 15: 4, 28: 8 * np.sqrt(4 / 29) / 2, 40: 0, 50: 0},
+    ),
+    "paper, no fall": (schedules.paper(8.0, steps=40, warmup=4, cooldown=0), {0: 2, 3: 8, 15: 4, 35: 8 / 3}),
     "slanted": (schedules.slanted_triangular(32.0, steps=100), {0: 1, 5: 16.5, 10: 32, 55: 16.5, 100: 1, 200: 1}),
     "slanted, warm-up": (
         schedules.slanted_triangular(8.0, steps=6, warmup=2, ratio=4.0),
@@ -61,7 +66,7 @@ def test_by_name_makes_each(name, made):
     np.testing.assert_array_equal(schedules.by_name(name, 3.0, steps=50, warmup=5)(steps), made(steps))
 
 
-@pytest.mark.parametrize("name", ["cosine", "linear", "rsqrt", "slanted_triangular"])
+@pytest.mark.parametrize("name", ["cosine", "linear", "paper", "rsqrt", "slanted_triangular"])
 def test_each_falls_to_its_lowest_rate(name):
     rate = schedules.by_name(name, 3.0, steps=50, warmup=5, end=1.0)
     falling = np.asarray(rate(jnp.arange(5, 500, dtype=jnp.int32)))
@@ -107,7 +112,15 @@ test_messages = pinned(
             lambda: schedules.by_name("steep", 0.1, steps=10),
             """
             there is no schedule 'steep'.
-              fix: known names: constant, cosine, linear, rsqrt, slanted_triangular.
+              fix: known names: constant, cosine, linear, paper, rsqrt, slanted_triangular.
+            """,
+        ),
+        "a last fall that is longer than all": (
+            mx.ArgumentError,
+            lambda: schedules.by_name("paper", 0.1, steps=10, warmup=2, cooldown=11),
+            """
+            of 10 steps, 11 cannot be the last fall.
+              fix: choose fewer, or none.
             """,
         ),
         "all warm-up": (

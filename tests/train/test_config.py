@@ -42,7 +42,7 @@ MISTAKES = {
         checked(preset="tinny"),
         """
         there is no preset 'tinny'.
-          fix: did you mean "tiny"?
+          fix: did you mean "tiny" or "wmt-tiny"?
         """,
     ),
     "optimizer": (
@@ -152,10 +152,10 @@ MISTAKES = {
     ),
     "steps": (
         mx.ArgumentError,
-        checked(steps=0),
+        checked(steps=-1),
         """
-        steps is 0.
-          fix: give a number, 1 or more.
+        steps is -1.
+          fix: give a number, 0 or more.
         """,
     ),
     "length": (
@@ -257,7 +257,7 @@ MISTAKES = {
         """
         run.toml gives the option 'steps' a wrong value.
           values: 'ten'
-          rule: it is like 600.
+          rule: it is like 0.
           fix: correct it, or leave it out.
         """,
     ),
@@ -307,7 +307,7 @@ MISTAKES = {
         """
         run.json gives the option 'steps' a wrong value.
           values: {'a': 1}
-          rule: it is like 600.
+          rule: it is like 0.
           fix: correct it, or leave it out.
         """,
     ),
@@ -365,7 +365,29 @@ def test_resolving_changes_nothing_and_leaves_nothing_open():
     resolved = replace(config, layout="data").resolved()
     assert resolved.model() == config.model() and resolved.sizes() == config.sizes() == {"batch": 8, "length": 256}
     assert resolved.resolved() == resolved and resolved.model_["layers"] == 2 and resolved.length == 256
-    assert resolved.optimizer.rate == 3e-4 and resolved.optimizer.warmup == 5
+    o = resolved.optimizer
+    assert (o.name, o.rate, o.schedule, o.warmup, o.cooldown, o.clip) == ("adafactor", 0.01, "paper", 3, 5, 0.0)
+
+
+def test_the_presets_recipe_is_what_nobody_asks_otherwise():
+    paper, usual = TrainConfig(preset="lm-0.14b").resolved(), TrainConfig(steps=50).resolved()
+    assert paper.steps == 136_000 and paper.optimizer.warmup == 10_000 and paper.optimizer.count_padding
+    rate = TrainConfig(preset="lm-0.14b").schedule()
+    assert [float(rate(step)) for step in (9_999, 39_999, 129_200, 136_000)] == pytest.approx(
+        [0.01, 0.005, 0.01 * (10_000 / 129_201) ** 0.5 / 2, 0.0]
+    )
+    o = usual.optimizer
+    assert (usual.steps, o.name, o.schedule, o.warmup, o.clip, o.count_padding) == (
+        50,
+        "adamw",
+        "cosine",
+        5,
+        1.0,
+        False,
+    )
+    asked = OptimizerOptions("sgd", 0.1, "constant", warmup=0, clip=2.0, count_padding=False)
+    o = TrainConfig(preset="wmt-0.15b", optimizer=asked, steps=10).resolved().optimizer
+    assert (o.name, o.rate, o.schedule, o.warmup, o.clip, o.count_padding) == ("sgd", 0.1, "constant", 0, 2.0, False)
 
 
 def test_a_mesh_larger_than_the_devices():

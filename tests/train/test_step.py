@@ -81,6 +81,16 @@ def test_a_step_that_is_not_finite_changes_nothing_but_its_number(wrong, layout)
         np.testing.assert_array_equal(a, b)
 
 
+def test_padding_may_count_in_the_loss_that_is_differentiated():
+    """The gradients are smaller by the share of places that count; the loss that is shown is the same."""
+    plain, told = make_train_step(OPTIMIZER)(state(), examples(), KEY)
+    other, counted = make_train_step(OPTIMIZER, count_padding=True)(state(), examples(), KEY)
+    share = 14 / examples()["weights"].numpy().size
+    assert share < 1 and float(counted["count"]) == float(told["count"]) == 14
+    assert float(counted["loss"]) == pytest.approx(float(told["loss"]), rel=1e-6)
+    assert float(counted["norm"]) == pytest.approx(share * float(told["norm"]), rel=1e-5)
+
+
 def test_a_batch_of_padding_alone_is_harmless():
     given = examples() | {"weights": mx.zeros((batch, length), jnp.int32)}
     second, told = make_train_step(OPTIMIZER)(state(), given, KEY)

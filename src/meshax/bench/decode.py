@@ -28,6 +28,7 @@ from ..plan.cost.hardware import of_device
 from ..plan.search.named_layouts import find_layout
 from ..program import spmd
 from .kernel_times import Took, kinds_of, longest, profiled, time_by_kind
+from .step import plain
 
 FORMULA = (
     "the bytes of the weights without the input embedding, and of the keys and values of (context + tokens) positions "
@@ -71,7 +72,7 @@ class Decoding:
 
             own: Any = run_config(self.run).model()
         else:
-            own = preset(self.preset).model
+            own = plain(preset(self.preset).model)  # sinusoids reach as far as the context
         chosen: Any = with_fields(own, self.fields | changes)
         if chosen.batch_kind != "tokens":
             raise ArgumentError(f"{self.run or self.preset!r} is no language model.", fix="choose one that is.")

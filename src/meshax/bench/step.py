@@ -1,6 +1,8 @@
 """The training step of a preset, measured: its time, its memory, how long it compiles, what the time goes into.
 
-Tokens are random and examples are not packed: the arithmetic is that of training, the text does not matter.
+Tokens are random and examples are not packed: the arithmetic is that of training, the text does not matter. Nothing is
+dropped, and positions are sinusoids where a preset has learned them, unless somebody asks: so it is in the programs
+beside, and examples may have any length.
 """
 
 import statistics
@@ -29,6 +31,15 @@ from .kernel_times import kinds_of, profiled, time_by_kind
 FORMULA = "6 x (parameters - embedding) x tokens + 6 x layers x length x heads x d_kv x tokens (attention, causal)"
 
 
+def plain(model: ModelConfig) -> ModelConfig:
+    """Returns a model without what training draws at random, and with sinusoids for learned positions."""
+    known: Any = model
+    usual: dict[str, Any] = {"dropout": 0.0, "logit_jitter": 0.0}
+    if getattr(known, "positions", "") == "learned":
+        usual["positions"] = "sinusoidal"
+    return with_fields(model, {name: value for name, value in usual.items() if name in model.__dataclass_fields__})
+
+
 @dataclass(frozen=True)
 class Step:
     """What is measured: a preset, and what is asked for instead of its own; empty or 0: as it is."""
@@ -49,7 +60,7 @@ class Step:
     def model(self) -> Any:
         """Returns the model's configuration."""
         changes = {name: getattr(self, name) for name in ("keep", "layers_as", "dtype") if getattr(self, name)}
-        chosen: Any = with_fields(preset(self.preset).model, self.fields | changes)
+        chosen: Any = with_fields(plain(preset(self.preset).model), self.fields | changes)
         if chosen.batch_kind != "tokens":
             raise ArgumentError(f"{self.preset!r} is no language model.", fix="choose a preset that is.")
         return chosen

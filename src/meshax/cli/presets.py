@@ -21,6 +21,7 @@ class Presets(Reporting):
         rows: list[dict[str, Any]] = [
             {"name": p.name, "parameters": parameter_count(p.model), "family": p.family, "about": p.about}
             | {**p.batch, "model": asdict(cast(Any, p.model)), "glossary": dict(p.model.glossary)}
+            | {"recipe": asdict(p.recipe), "mesh": p.mesh, "layout": p.layout}
             for p in PRESETS.values()
         ]
         lines = [f"{r['name']:14} {show_parameters(r['parameters']):>8} parameters  {r['about']}" for r in rows]

@@ -111,6 +111,19 @@ class ModelConfig(Protocol):
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """How a model is trained where nobody says otherwise; warm-up and cool-down keep their share of other steps."""
+
+    optimizer: str = "adamw"
+    schedule: str = "cosine"
+    steps: int = 600
+    warmup: int = 60
+    cooldown: int = 60  # of the schedule "paper": the last steps, in which the rate falls to 0
+    clip: float = 1.0  # the greatest norm of the gradients; 0: any
+    count_padding: bool = False  # whether a loss is divided by all places of a batch, padding too
+
+
+@dataclass(frozen=True)
 class Preset:
     """A model by name, and how the paper (or we) would train it."""
 
@@ -120,6 +133,9 @@ class Preset:
     batch: Mapping[str, int]  # the sizes of the dims of a batch
     rate: float  # the highest learning rate of AdamW
     about: str
+    recipe: Recipe = Recipe()
+    mesh: str = ""  # the processors that it was trained on, where it was
+    layout: str = "data+model"
 
 
 def shape_of(dims: Dims, dtype: Any = jnp.int32) -> Tensor:

@@ -42,6 +42,14 @@ BIASES = {"none": (), "qkv": ("q", "k", "v"), "attention": ("q", "k", "v", "out"
 _SIZES = ("d_model", "heads", "d_kv", "d_ff", "layers", "vocab")
 SHARED = {"none": (), "length": ("length", "positions")}  # dims along which the same is dropped
 
+# What the paper's runs had, beside sizes, as published with Tensor2Tensor (models/mtf_transformer.py).
+PAPER_FIELDS: dict[str, Any] = {
+    "positions": "learned", "max_length": 256, "dropout": 0.1, "dropout_shared": "length", "logit_jitter": 0.01,
+}  # fmt: skip
+PAPER_RECIPE: dict[str, Any] = {
+    "optimizer": "adafactor", "schedule": "paper", "warmup": 10_000, "clip": 0.0, "count_padding": True,
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class TransformerConfig:

@@ -7,6 +7,7 @@ reaches its end after the last update.
 
 import numbers
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -74,6 +75,35 @@ def rsqrt(peak: float, warmup: int = 10_000, ramp: bool = True, end: float = 0.0
     return rate
 
 
+def paper(peak: float, steps: int, warmup: int = 10_000, cooldown: int | None = None, end: float = 0.0) -> Schedule:
+    """Rises in a line, falls like `rsqrt`, and at last in a line to nothing: the rate of the Mesh-TensorFlow paper.
+
+    There the peak is 0.01, the warm-up 10,000 updates, and the last fall takes one epoch.
+
+    Args:
+        peak: the rate at the end of the warm-up.
+        steps: the number of updates of the whole training.
+        warmup: the number of updates of the rise.
+        cooldown: the number of updates of the last fall; a tenth of `steps`, if none is given.
+        end: where it stops falling.
+
+    >>> [float(paper(8.0, steps=20, warmup=4, cooldown=8)(step)) for step in (0, 3, 15, 16, 20)]
+    [2.0, 8.0, 2.5, 1.9402850866317749, 0.0]
+    """
+    last = steps // 10 if cooldown is None else cooldown
+    _check(steps, warmup)
+    if not 0 <= last <= steps:
+        raise ArgumentError(f"of {steps} steps, {last} cannot be the last fall.", fix="choose fewer, or none.")
+    before = rsqrt(peak, warmup)
+
+    def rate(step: Array) -> Array:
+        left = jnp.clip((steps - jnp.asarray(step, jnp.float32)) / max(last, 1), 0, 1)
+        late = before(step) * left
+        return late if not end else jnp.where(_updates(step) > warmup, jnp.maximum(late, end), late)
+
+    return rate
+
+
 def slanted_triangular(peak: float, steps: int, warmup: int | None = None, ratio: float = 32.0) -> Schedule:
     """Rises in a line from `peak / ratio` to the peak, and falls back in a longer one (Howard & Ruder 2018).
 
@@ -101,17 +131,24 @@ def _slanted(peak: float, steps: int, warmup: int | None = None, end: float = 0.
     return slanted_triangular(peak, steps, warmup, **({"ratio": peak / end} if end else {}))
 
 
+def _without_cooldown(schedule: Callable[..., Schedule]) -> Callable[..., Schedule]:
+    return lambda peak, steps, cooldown=None, **options: schedule(peak, steps, **options)
+
+
 _KNOWN: dict[str, Callable[..., Schedule]] = {
-    "constant": lambda peak, steps, **options: constant(peak, **options),
-    "cosine": cosine,
-    "linear": linear,
-    "rsqrt": lambda peak, steps, **options: rsqrt(peak, **options),
-    "slanted_triangular": _slanted,
+    "constant": _without_cooldown(lambda peak, steps, **options: constant(peak, **options)),
+    "cosine": _without_cooldown(cosine),
+    "linear": _without_cooldown(linear),
+    "paper": paper,
+    "rsqrt": _without_cooldown(lambda peak, steps, **options: rsqrt(peak, **options)),
+    "slanted_triangular": _without_cooldown(_slanted),
 }
 
 
-def by_name(name: str, peak: float, steps: int, warmup: int | None = None, end: float = 0.0) -> Schedule:
-    """Makes a schedule: "constant", "cosine", "linear", "rsqrt" or "slanted_triangular".
+def by_name(
+    name: str, peak: float, steps: int, warmup: int | None = None, end: float = 0.0, cooldown: int | None = None
+) -> Schedule:
+    """Makes a schedule: "constant", "cosine", "linear", "paper", "rsqrt" or "slanted_triangular".
 
     Args:
         name: which one.
@@ -119,6 +156,7 @@ def by_name(name: str, peak: float, steps: int, warmup: int | None = None, end: 
         steps: the number of updates of the whole training; "constant" and "rsqrt" do not use it.
         warmup: how many of them are warm-up; without it, as many as the schedule's function says.
         end: the lowest rate after the warm-up; "constant" has none. 0: as the schedule's function says.
+        cooldown: the number of updates of the last fall, which only "paper" has.
     """
     if name not in _KNOWN:
         raise ArgumentError(f"there is no schedule {name!r}.", fix=did_you_mean(str(name), _KNOWN))
@@ -129,7 +167,8 @@ def by_name(name: str, peak: float, steps: int, warmup: int | None = None, end: 
             if name == "constant"
             else "choose a lowest rate between 0 and the highest.",
         )
-    options = ({} if warmup is None else {"warmup": warmup}) | ({"end": end} if end else {})
+    options: dict[str, Any] = {} if warmup is None else {"warmup": warmup}
+    options |= ({"end": end} if end else {}) | ({} if cooldown is None else {"cooldown": cooldown})
     return _KNOWN[name](peak, steps, **options)
 
 

@@ -50,7 +50,7 @@ class TrainConfig(TrainOptions):
         usual = preset(source.preset)
         batch = {name: getattr(source, name, 0) or size for name, size in usual.batch.items()}
         o = source.optimizer
-        rate = o.rate if o.name == "adamw" and o.rate else usual.rate
+        rate = o.rate if o.name in ("", "adamw") and o.rate else usual.rate
         return replace(usual, model=source.model(), batch=batch, rate=rate)
 
     def model(self) -> ModelConfig:
@@ -86,9 +86,25 @@ class TrainConfig(TrainOptions):
         fields: dict[str, Any] = {name: type(self).__dataclass_fields__[name].default for name in SHORT}
         if self.keep == AUTO:
             fields["keep"] = AUTO
-        optimizer = replace(self.optimizer, rate=self._peak(), warmup=self._warmup())
         fields |= {name: size for name, size in self.sizes().items() if name in type(self).__dataclass_fields__}
-        return replace(self, preset=self._preset().name, model_=asdict(model), optimizer=optimizer, **fields)
+        whole = self.filled()
+        optimizer = replace(whole.optimizer, rate=whole._peak())
+        return replace(whole, preset=self._preset().name, model_=asdict(model), optimizer=optimizer, **fields)
+
+    def filled(self) -> Self:
+        """Returns the same run, with the preset's recipe where nothing else is asked for."""
+        recipe, o = self._preset().recipe, self.optimizer
+        steps = self.steps or recipe.steps
+        optimizer = replace(
+            o,
+            name=o.name or recipe.optimizer,
+            schedule=o.schedule or recipe.schedule,
+            warmup=recipe.warmup * steps // recipe.steps if o.warmup < 0 else o.warmup,
+            cooldown=recipe.cooldown * steps // recipe.steps if o.cooldown < 0 else o.cooldown,
+            clip=recipe.clip if o.clip < 0 else o.clip,
+            count_padding=recipe.count_padding if o.count_padding is None else o.count_padding,
+        )
+        return replace(self, steps=steps, optimizer=optimizer)
 
     def placed(self) -> tuple[Mesh, Layout]:
         """Returns the mesh on this machine's devices, and the layout."""
@@ -99,17 +115,15 @@ class TrainConfig(TrainOptions):
 
     def schedule(self) -> Schedule:
         """Returns the learning rate, a function of the updates made."""
-        o = self.optimizer
-        return schedule_by_name(o.schedule, self._peak(), self.steps, self._warmup(), o.min_rate)
+        whole = self.filled()
+        o = whole.optimizer
+        return schedule_by_name(o.schedule, whole._peak(), whole.steps, o.warmup, o.min_rate, o.cooldown)
 
     def make_optimizer(self) -> Clipped:
         """Returns the optimizer with its schedule; without a limit it clips nothing, and still knows the norm."""
-        o = self.optimizer
+        o = self.filled().optimizer
         options = {name: getattr(o, name) for name in _OPTIMIZER if getattr(o, name) is not None}
         return clipped(by_name(o.name, self.schedule(), **options), o.clip or math.inf)
-
-    def _warmup(self) -> int:
-        return self.steps // 10 if self.optimizer.warmup < 0 else self.optimizer.warmup
 
     def _peak(self) -> float:
         return self.optimizer.rate or self._usual_rate()
@@ -204,13 +218,13 @@ class TrainConfig(TrainOptions):
     def _check_numbers(self) -> None:
         numbers = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         numbers |= {f"optimizer.{f.name}": getattr(self.optimizer, f.name) for f in dataclasses.fields(self.optimizer)}
-        positive = ("steps", "eval_every", "save_every", "log_every", "eval_batches", "keep_last")
+        positive = ("eval_every", "save_every", "log_every", "eval_batches", "keep_last")
         least = dict.fromkeys((*positive, "optimizer.microbatches"), 1)
-        least |= dict.fromkeys(("batch", "length", "vocab", "keep_best", "spike", "seed"), 0)
-        least |= dict.fromkeys(("optimizer.rate", "optimizer.min_rate", "optimizer.clip"), 0)
+        least |= dict.fromkeys(("steps", "batch", "length", "vocab", "keep_best", "spike", "seed"), 0)
+        least |= dict.fromkeys(("optimizer.rate", "optimizer.min_rate"), 0)
         chosen = [n for n in _OPTIMIZER if n != "decay_skips" and getattr(self.optimizer, n) is not None]
         least |= dict.fromkeys((f"optimizer.{name}" for name in chosen), 0)
-        least["optimizer.warmup"] = -1
+        least |= dict.fromkeys(("optimizer.warmup", "optimizer.cooldown", "optimizer.clip"), -1)
         for name, number in least.items():
             if not (numbers[name] >= number and math.isfinite(numbers[name])):
                 raise ArgumentError(f"{name} is {numbers[name]}.", fix=f"give a number, {number} or more.")

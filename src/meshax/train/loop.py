@@ -51,6 +51,7 @@ class Run:
     def __init__(self, config: TrainConfig, console: Console | None = None, *, read_only: bool = False):
         """Checks the configuration and prepares the examples; to look only, nothing of the run is changed."""
         config.check()
+        config = config.filled()
         self.config, self.read_only = config, read_only
         self._saved = 0  # the last step that is
         self.peers = current()
@@ -156,7 +157,7 @@ class Run:
         o = self.config.optimizer
         parts = o.microbatches if o.microbatches > 1 else None
         flags = compiler_options(self.mesh, self.config.compiler_options)
-        return spmd(make_train_step(self.optimizer, parts), self.mesh, self.layout, 0, flags)
+        return spmd(make_train_step(self.optimizer, parts, bool(o.count_padding)), self.mesh, self.layout, 0, flags)
 
     @cached_property
     def report(self) -> Report:

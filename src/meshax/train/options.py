@@ -28,12 +28,16 @@ T = TypeVar("T", bound="TrainOptions")
 class OptimizerOptions:
     """How parameters are changed."""
 
-    name: str = "adamw"  # adamw, adafactor, momentum or sgd
+    name: str = ""  # adamw, adafactor, momentum or sgd; none: the preset's, most have adamw
     rate: float = 0.0  # the highest learning rate; 0: what suits the model
-    schedule: str = "cosine"  # of the rate: constant, cosine, linear, rsqrt or slanted_triangular
-    warmup: int = -1  # steps of rising rate; -1: a tenth of all
+    # of the rate: constant, cosine, linear, paper, rsqrt or slanted_triangular; none: the preset's, most have cosine
+    schedule: str = ""
+    warmup: int = -1  # steps of rising rate; -1: the preset's share, of most a tenth of all
+    cooldown: int = -1  # of the schedule "paper": the last steps, in which the rate falls to 0; -1: the preset's share
     min_rate: float = 0.0  # the lowest rate after the warm-up: what a schedule falls to
-    clip: float = 1.0  # the greatest norm of the gradients; 0: any
+    clip: float = -1.0  # the greatest norm of the gradients; 0: any; -1: the preset's, most have 1
+    # whether a loss is divided by all places of a batch, padding too, or by those that count; none: the preset's
+    count_padding: bool | None = None
     microbatches: int = 1  # parts of a batch, one after the other, to need less memory
     # what an update takes away of a parameter: with adamw, sgd and momentum this times the rate, with adafactor this;
     # none: 1e-4 with adamw, else nothing
@@ -60,11 +64,11 @@ class TrainOptions:
     param_layout: str = ""  # rules added where parameters are stored
     optimizer_layout: str = ""  # rules added where the optimizer's state is stored
     out: str = ""  # the run's directory; none: runs/ and the preset's name
-    steps: int = 600  # of the whole run; the learning rate depends on it
+    steps: int = 0  # of the whole run; the learning rate depends on it; 0: the preset's, most have 600
     seed: int = 0  # chooses the parameters, the order of the text and what is dropped
     batch: int = 0  # examples in a step; 0: the preset's
     length: int = 0  # tokens in an example; 0: the preset's
-    dropout: float = 0.0  # the share of activations that are dropped
+    dropout: float = 0.0  # the share of activations that are dropped; 0: the preset's
     # what the backward pass keeps: nothing, collectives, products, "all products", everything, or auto: what fits;
     # none: auto on accelerators, on CPUs the preset's
     keep: str = ""

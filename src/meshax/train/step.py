@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from ..errors import ArgumentError
 from ..mesh import Mesh
 from ..models.contract import Model
-from ..ops import isfinite, maximum, value_and_grad, where, zeros
+from ..ops import full, isfinite, maximum, value_and_grad, where, zeros
 from ..ops import sum as sum_
 from ..optim.clipping import Clipped
 from ..tensors import Tensor, is_tensor, with_role
@@ -62,13 +62,14 @@ def compiler_options(mesh: Mesh, changes: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def make_train_step(
-    optimizer: Clipped, microbatches: int | None = None
+    optimizer: Clipped, microbatches: int | None = None, count_padding: bool = False
 ) -> Callable[[TrainState, dict[str, Tensor], Any], tuple[TrainState, dict[str, Tensor]]]:
     """Makes the function of one step: from the state, a batch and a key to the next state and what to report.
 
     Args:
         optimizer: clips gradients, and so knows their norm.
         microbatches: cuts the batch into so many parts, to need less memory.
+        count_padding: divides the loss that is differentiated by all places, not by the sum of their weights.
     """
     options: dict[str, Any] = {} if microbatches is None else {"microbatches": microbatches, "over": "batch"}
     parts = microbatches or 1
@@ -77,14 +78,16 @@ def make_train_step(
         return model.loss(batch, key)[0] * parts / total
 
     def train_step(state: TrainState, batch: dict[str, Tensor], key: Any) -> tuple[TrainState, dict[str, Tensor]]:
-        total = maximum(sum_(batch["weights"].astype(jnp.float32)), 1.0)
+        count = maximum(sum_(batch["weights"].astype(jnp.float32)), 1.0)
+        total = full((), float(batch["weights"].size)) if count_padding else count
         drawn = jax.random.fold_in(key, state.step.array)
         value, grads = value_and_grad(loss, **options)(state.model, batch, total, drawn)
         model, moments = optimizer.apply(grads, state.optimizer, state.model)
         norm = with_role(moments.norm, None)
         finite = isfinite(value) & isfinite(norm)
         model, moments = _if(finite, model, state.model), _if(finite, moments, state.optimizer)
-        metrics = {"loss": value, "norm": norm, "count": total, "finite": finite}
+        shown = value * (total / count) if count_padding else value
+        metrics = {"loss": shown, "norm": norm, "count": count, "finite": finite}
         return TrainState(state.step + 1, model, moments), metrics
 
     return train_step
