@@ -2,6 +2,8 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 from meshax.cli import main
 from plan.explain.test_html import data_in
 
@@ -62,3 +64,29 @@ def test_a_program_that_returns_nothing(tmp_path, capsys):
     )
     assert main(["explain", f"{tmp_path}/nothing.py:nothing", *MESH, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["collectives"] == []
+
+
+def test_writing_a_token(capsys):
+    asked = ["explain", "--decode", "--preset", "tiny", "--mesh", "model:4", "--layout", "model", "--hardware", "h200"]
+    assert main([*asked, "--slots", "3", "--context", "64"]) == 0
+    *_, speed, reading = capsys.readouterr().out.splitlines()
+    assert speed.endswith(" tokens/s: 3 in a call") and reading.startswith(
+        "weights 658 kB, cache 98.4 kB on each processor: "
+    )
+    assert main([*asked, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["tokens_per_second"] == 1 / data["seconds"] and data["seconds"] == data["time"]["h200"]["total"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([TINY, "--decode"], "--decode is of a preset or a run, whose texts have --slots and --context."),
+        (["--preset", "tiny", "--decode", "--length", "8"], "--decode is of a preset or a run"),
+        (["--preset", "tiny", "--slots", "2"], "--slots and --context are of texts that are written."),
+        (["--preset", "tiny", "--decode", "--slots", "-1"], "there are no such texts."),
+    ],
+)
+def test_what_is_not_written(arguments, words, capsys):
+    assert main(["explain", *arguments, *MESH]) == 2
+    assert words in capsys.readouterr().err

@@ -75,3 +75,12 @@ def test_usage_messages(capsys):
         "  rule: a size is a positive number and a unit: kB, MB, GB, TB, or KiB, MiB, GiB, TiB.\n"
         "  fix: write for example 16GB, 8GiB or 80e9.\n"
     )
+
+
+def test_writing_a_token(searched, capsys):
+    asked = ["layout", "--decode", "--preset", "tiny", "--slots", "4", "--processors", "8", "--hardware", "h200"]
+    assert main(asked) == 0
+    assert "the first: 2,000 tokens/s: 4 in a call" in capsys.readouterr().out
+    (_, more) = searched[0]
+    assert more["hardware"].overhead == 1e-6 and more["hardware"].name == "h200"
+    assert more["exclude"] == ("pages", "parts", "stop")

@@ -49,9 +49,13 @@ def test_a_preset_is_named_to_a_process_that_knows_presets(monkeypatch, capsys):
     monkeypatch.setattr("meshax.plan.compile.topologies.check_compiler", lambda: None)
     assert main(["plan", "--preset", "tiny", *ARGUMENTS[2:]]) == 0
     wanted = {"name": "tiny", "model": {}, "sizes": {"batch": 0, "length": 0}}
-    assert asked == [(wanted, "meshax.train.preset_steps")]
+    assert asked.pop() == (wanted, "meshax.train.preset_steps")
+    assert main(["plan", "--preset", "tiny", "--decode", "--slots", "2", *ARGUMENTS[2:]]) == 0
+    assert asked == [({"name": "tiny", "model": {}, "slots": 2, "context": 1024}, "meshax.decode.planning")]
     assert main(["plan", "--preset", "tinny", *ARGUMENTS[2:]]) == 2
-    assert capsys.readouterr().err.endswith("meshax: there is no preset 'tinny'.\n  fix: did you mean \"tiny\"?\n")
+    assert capsys.readouterr().err.endswith(
+        'meshax: there is no preset \'tinny\'.\n  fix: did you mean "tiny" or "wmt-tiny"?\n'
+    )
 
 
 def test_json(apart, capsys):
@@ -139,3 +143,13 @@ def test_a_plan(tmp_path, capsys):
     assert list(data["took"]) == ["loading", "tracing", "lowering", "compiling", "reading"]
     assert "compiling" in err and "libtpu" not in err
     assert page.exists()
+
+
+@pytest.mark.exhaustive
+def test_a_plan_of_writing_a_token(capsys):
+    asked = ["plan", "--decode", "--preset", "tiny", "--slots", "2", "--context", "64", "--topology", "cpu"]
+    assert main([*asked, "--mesh", "model:4", "--layout", "model", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["fits"] and plan["tokens"] == 2 and plan["tokens_per_second"] == 2 / plan["seconds"]
+    cache = 2 * 2 * 64 * 8 * 16 * 4 * 2 // 4
+    assert plan["memory"]["shared"] >= cache and plan["memory"]["temporaries"] < cache  # it is updated in place

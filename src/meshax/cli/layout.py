@@ -15,6 +15,7 @@ class FindLayout(OnProgram):
     Give the mesh, or the number of processors to have its shape chosen too. Example:
 
     meshax layout examples/transformer.py:lm_1_28b --processors 64 --hardware h200 --memory 80GB --pin batch:data
+    meshax layout --decode --preset lm-4.90b --slots 1 --processors 512 --hardware tpu-v2
     """
 
     processors: Annotated[
@@ -41,6 +42,7 @@ class FindLayout(OnProgram):
         from ..mesh import Mesh
         from ..plan.compile.targets import blamed
         from ..plan.cost.hardware import find, parse_bytes
+        from ..plan.explain.text import speed
         from ..plan.printing.terminal import terminal_width
         from ..plan.search.layout_search import search
         from ..plan.search.text import as_dict, as_text
@@ -51,6 +53,7 @@ class FindLayout(OnProgram):
             raise UsageError(f"there are no {self.processors} processors.", fix="give a positive number.")
         with usage():
             machine = find(self.hardware or None)
+            machine = machine.replaying() if self.decode else machine
             memory = parse_bytes(self.memory) if self.memory else machine.memory if self.hardware else None
             pins = Layout(" ".join(self.pin)).rules
         target = self.load()
@@ -72,8 +75,12 @@ class FindLayout(OnProgram):
                 hardware=machine,
                 memory=memory,
                 pins=dict(pins),
-                exclude=self.exclude,
+                exclude=(*self.exclude, *target.unsplit),
                 donate=target.donate,
                 progress=status.update,
             )
-        self.report(as_dict(candidates, machine), as_text(candidates, machine, terminal_width()))
+        data, text = as_dict(candidates, machine), as_text(candidates, machine, terminal_width())
+        if self.decode:
+            data["tokens_per_second"] = target.tokens / candidates[0].seconds
+            text += f"the first: {speed(target.tokens, candidates[0].seconds)}\n"
+        self.report(data, text)

@@ -103,6 +103,20 @@ class OnProgram(Reporting):
     length: Annotated[
         int, arg(metavar="N", help="Tokens in an example of it.", help_behavior_hint="(default: the preset's)")
     ] = 0
+    decode: Annotated[
+        bool,
+        arg(
+            help="Of a preset or a run: not its training step, but writing a token in each of --slots texts.",
+            help_behavior_hint="",
+        ),
+    ] = False
+    slots: Annotated[
+        int,
+        arg(metavar="N", help="With --decode: how many texts are written at once.", help_behavior_hint="(default: 1)"),
+    ] = 0
+    context: Annotated[
+        int, arg(metavar="N", help="With --decode: how many tokens they have.", help_behavior_hint="(default: 1024)")
+    ] = 0
     mesh: Annotated[
         str,
         arg(
@@ -129,8 +143,15 @@ class OnProgram(Reporting):
             sizes = config.sizes() | {one: size for one, size in sizes.items() if size}
         return {"name": name, "model": model, "sizes": sizes}
 
+    def decode_step(self) -> dict[str, Any]:
+        """Returns what writing a token with a preset, or a run, is made from: what `decode_target` takes."""
+        step, asked = self.preset_step(), given_fields(self.model)
+        model = {name: value for name, value in step["model"].items() if name != "layers_as" or name in asked}
+        return {"name": step["name"], "model": model, "slots": self.slots or 1, "context": self.context or 1024}
+
     def check_program(self) -> None:
         """Raises if there can be no such program, or mesh."""
+        from ..decode.planning import check_decode_step
         from ..mesh import Mesh
         from ..plan.compile.targets import check_target
         from ..train.preset_steps import check_preset_step
@@ -139,9 +160,18 @@ class OnProgram(Reporting):
             raise UsageError(
                 "--model.*, --batch and --length are of a preset's step.", fix="name a --preset, or change the target."
             )
+        if self.decode and (self.target or self.batch or self.length):
+            raise UsageError(
+                "--decode is of a preset or a run, whose texts have --slots and --context.",
+                fix="leave out the target, --batch and --length.",
+            )
+        if not self.decode and (self.slots or self.context):
+            raise UsageError("--slots and --context are of texts that are written.", fix="add --decode.")
         with usage():
             if self.target:
                 check_target(self.target)
+            elif self.decode:
+                check_decode_step(**self.decode_step())
             else:
                 check_preset_step(**self.preset_step())
             if self.mesh:
@@ -151,11 +181,14 @@ class OnProgram(Reporting):
         """Loads the target. Looking at a program takes no accelerator from whoever uses it."""
         import jax
 
+        from ..decode.planning import decode_target
         from ..plan.compile.targets import load_target
         from ..train.preset_steps import preset_target
 
         self.check_program()
         jax.config.update("jax_platforms", "cpu")
+        if self.decode:
+            return decode_target(**self.decode_step())
         return load_target(self.target) if self.target else preset_target(**self.preset_step())
 
 
@@ -215,7 +248,9 @@ class OnLaidOut(OnProgram):
 
         target, program = self.build()
         with blamed(target.name, target.path, "cannot be traced"):
-            return explain(program, *target.args)
+            report = explain(program, *target.args)
+        report.replays = self.decode
+        return report
 
 
 HardwareOption = Annotated[

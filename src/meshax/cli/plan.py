@@ -60,6 +60,8 @@ class MakePlan(OnLaidOut):
             check_compiler()
         module = {} if self.target else {"module": "meshax.train.preset_steps"}
         target = self.target or json.dumps(self.preset_step())
+        if self.decode:
+            module, target = {"module": "meshax.decode.planning"}, json.dumps(self.decode_step())
         request = {"target": target, "topology": topology, "mesh": self.mesh, "layout": self.layout}
         request |= {"params": self.param_layout, "optimizer": self.optimizer_layout, "html": self.html}
         request["hardware"] = self.hardware

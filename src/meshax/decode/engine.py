@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..dim import Dim
@@ -23,12 +22,12 @@ from ..errors import ArgumentError
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
 from ..models.contract import Model
-from ..ops import scan, where
+from ..ops import scan
 from ..program import Program, spmd
-from .choosing import choose, is_among, log_probability, with_token
 from .requests import Request, Written
 from .room import Room
 from .slots import Slot, state_of, wishes_of
+from .stepping import parted, write_token
 
 if TYPE_CHECKING:
     from ..plan.explain.report import Report
@@ -188,29 +187,13 @@ class Engine:
 
     def _stepped(self, num_pages: int) -> Callable[..., Any]:
         def steps(model: Any, cache: Any, state: Any) -> Any:
-            stop, wishes = state["stop"], state["wishes"]
+            moving, fixed = parted(state)
 
             def step(carry: Any, _: Any) -> Any:
-                cache, token, at, left, made, seen = carry
-                logits, cache = model.step(token, at, cache, num_pages)
-                logits = logits.astype(jnp.float32)
-                chosen = choose(logits, wishes, at + 1, made, seen)
-                likely = log_probability(logits, chosen)
-                writes = left > 0
-                after = where(is_among(chosen, stop, "stop"), 0, left - 1)
-                moved = (
-                    cache,
-                    where(writes, chosen, token),
-                    where(writes, at + 1, at),
-                    where(writes, after, 0),
-                    made + 1,
-                    seen if seen is None else with_token(seen, chosen),
-                )
-                return moved, (where(writes, chosen, -1), likely)
+                cache, state, token, likely = write_token(model, carry[0], carry[1] | fixed, num_pages)
+                return (cache, parted(state)[0]), (token, likely)
 
-            first = (cache, state["token"], state["at"], state["left"], state["made"], state["seen"])
-            (cache, token, at, left, made, seen), (tokens, likely) = scan(step, first, over=self.chunk)
-            now = state | {"token": token, "at": at, "left": left, "made": made, "seen": seen}
-            return cache, now, tokens, likely
+            (cache, moving), (tokens, likely) = scan(step, (cache, moving), over=self.chunk)
+            return cache, moving | fixed, tokens, likely
 
         return steps

@@ -173,14 +173,18 @@ class Transformer(eqx.Module):
             "config": config,
         }
 
-    def narrowed(self) -> Any:
-        """Returns the model as it is read fastest: matrices in the dtype of products, few of them, layers unrolled."""
+    def narrowed(self, joins: bool = True) -> Any:
+        """Returns the model as it is read fastest: matrices in the dtype of products, few of them, layers unrolled.
+
+        Args:
+            joins: whether matrices with the same input become one, where the layout lets them.
+        """
 
         def cast(part: Any) -> Any:
             return jax.tree.map(lambda x: x.astype(self.config.dtype), part, is_leaf=is_tensor)
 
         model: Any = _replaced(self, Linear | Embedding, cast)
-        model = _replaced(model, Layer, Layer.joined)
+        model = _replaced(model, Layer, Layer.joined) if joins else model
         return replace(model, layers=arranged(model.layers, self.config.layers_as, few=_FEW_TO_STEP))
 
     def _encoded(

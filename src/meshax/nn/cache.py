@@ -136,7 +136,8 @@ class Stepping(eqx.Module):
         return transpose(mixed, q.dims), KeyValues(keys, values)
 
     def _read(self, x: Tensor) -> Tensor:
-        return slice_(x, PAGES, 0, self.num_pages)
+        pages = Dim(PAGES, self.num_pages)
+        return x if x.dim(PAGES) == pages else slice_(x, PAGES, 0, pages.size)
 
 
 class Remembered(eqx.Module):

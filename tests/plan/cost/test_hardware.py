@@ -242,3 +242,12 @@ test_messages = pinned(
 )  # fmt: skip
 def test_devices_by_jaxs_names(kind, name):
     assert of_device(kind).name == name
+
+
+def test_a_program_that_is_launched_as_a_whole(tmp_path):
+    replaying = KNOWN["h200"].replaying()
+    assert replaying.overhead < KNOWN["h200"].overhead and replaying.inside.start > 0
+    assert replaying.replaying() == replaying
+    assert KNOWN["tpu-v2"].replaying() is KNOWN["tpu-v2"]
+    (tmp_path / "h200.json").write_text(KNOWN["h200"].to_json())
+    assert load(tmp_path / "h200.json") == KNOWN["h200"]

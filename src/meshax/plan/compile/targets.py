@@ -36,6 +36,8 @@ class Target:
     donate: tuple[int, ...] = ()
     program: Program | None = None  # with a mesh and a layout of its own
     path: Path | None = None  # of its file
+    tokens: int = 0  # that a call writes
+    unsplit: tuple[str, ...] = ()  # dims that no layout is to split
 
     def axes(self, mesh: str = "") -> str:
         """Returns the mesh that is given, or the target's own."""

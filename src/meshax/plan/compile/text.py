@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from ..explain.text import predicted
+from ..explain.text import predicted, speed
 from ..printing.terminal import Render, shown
 from ..printing.units import show_bytes, show_seconds
 
@@ -71,6 +71,6 @@ def _collectives(plan: "Plan") -> Table:
 def _speed(plan: "Plan") -> list[str]:
     lines, seconds = [predicted(plan.report, plan.hardware)], plan.report.seconds(plan.hardware)
     if plan.tokens and seconds:
-        lines.append(f"{plan.tokens / seconds:,.0f} tokens/s: {plan.tokens:,} in a call")
+        lines.append(speed(plan.tokens, seconds))
     took = ", ".join(f"{name} {show_seconds(value)}" for name, value in plan.took.items() if value >= 0.05)
     return [*lines, f"took: {took}"] if took else lines

@@ -65,6 +65,7 @@ class Report:
     tensors: list[Stored]
     donated: Sequence[bool]
     _asked: Hardware | None = None  # what seconds were last asked for
+    replays: bool = False  # whether the program is launched as a whole, again and again
 
     @property
     def axis_sizes(self) -> dict[str, int]:
@@ -160,7 +161,7 @@ class Report:
 
     def time(self, hardware: str | Hardware | None = None) -> Time:
         """Returns the predicted time of one call on some hardware, by what it is spent on."""
-        machine = find(hardware)
+        machine = find(hardware).replaying() if self.replays else find(hardware)
         total = Time(communication=self.communication_time(Network.of(machine, self.setting.mesh)))
         for kernel in self.kernels.all():
             spent, times = kernel_time(kernel, machine), kernel.step.times

@@ -71,3 +71,8 @@ def predicted(report: "Report", hardware: "Hardware") -> str:
         f"{show_seconds(spent.total)} a call predicted on {hardware.name}, {share}: {shown}, as if nothing overlapped"
     )
     return "\n".join([line, *between_hosts(report, hardware)])
+
+
+def speed(tokens: int, seconds: float) -> str:
+    """Returns how many tokens a second that is."""
+    return f"{tokens / seconds:,.0f} tokens/s: {tokens:,} in a call"

@@ -1,0 +1,79 @@
+"""Writing a token, explained and predicted: what is sent, what is read, how long it takes."""
+
+from collections import Counter
+
+import jax
+import pytest
+
+import meshax as mx
+from meshax.decode import Engine
+from meshax.decode.planning import decode_target
+from meshax.models.presets import preset
+from meshax.plan.explain.report import explain
+from meshax.plan.search.layout_search import search
+
+SMALL = {"d_model": 32, "heads": 8, "d_kv": 4, "d_ff": 48, "layers": 2, "vocab": 64}
+
+
+def report(name, mesh, layout, **options):
+    target = decode_target(name, **options)
+    explained = explain(target.build(mesh, layout), *target.args)
+    explained.replays = True
+    return explained
+
+
+@pytest.mark.parametrize("name", ["lm-0.14b", "modern-0.1b"])
+def test_model_parallel_a_token_sends_its_activations_and_a_few_numbers(name):
+    fields = SMALL | ({"kv_heads": 8} if name.startswith("modern") else {})
+    sent = report(name, "model:8", "heads:model d_ff:model vocab:model", model=fields, slots=3, context=16)
+    sizes = Counter()
+    for record in sent.collectives:
+        assert record.kind == "all-reduce"
+        sizes[record.bytes] += record.count
+    assert sizes == {2 * 3 * 32: 2 * 2 + 1, 4 * 3: 5}  # two for each layer, one for the embedding; the choice
+
+
+@pytest.mark.exhaustive
+def test_it_is_what_the_engine_does():
+    """But that the engine writes several tokens in one program."""
+    model = {**SMALL, "dtype": "float32", "positions": "rotary"}
+    planned = report("lm-0.14b", "model:4", "heads:model vocab:model", model=model, slots=2, context=32)
+    config = preset("lm-0.14b").model
+    config = type(config)(**{**vars(config), **model, "layers_as": "unrolled"})
+    sizes = {"slots": 2, "places": 32, "page": 32, "chunk": 4}
+    engine = Engine(config.make(jax.random.key(0)), mx.Mesh("model:4"), "heads:model vocab:model", **sizes)
+    done = engine.explain()
+    assert planned.wire_bytes * 4 == done.wire_bytes and planned.flops * 4 == done.flops
+    assert planned.memory["parameters"] == done.memory["parameters"]
+
+
+@pytest.mark.parametrize(
+    ("name", "slots", "measured"), [("lm-1.28b", 1, 0.833e-3), ("lm-1.28b", 8, 1.588e-3), ("lm-4.90b", 1, 2.734e-3)]
+)
+def test_reading_is_what_takes_time(name, slots, measured):
+    """As a program by hand was measured on one H200, with 1,088 positions of context."""
+    predicted = report(name, "one:1", "", slots=slots, context=1088)
+    assert predicted.seconds("h200") == pytest.approx(measured, rel=0.1)
+    spent = predicted.time("h200")
+    assert spent.compute == spent.communication == 0
+    read = predicted.memory["parameters"] - 2 * 32768 * 1024 + predicted.memory["inputs"]
+    assert 0.7 < read / 4.8e12 / predicted.seconds("h200") < 0.95
+
+
+@pytest.mark.exhaustive
+def test_the_best_layout_for_one_text_is_model_parallel():
+    target = decode_target("lm-1.28b", context=128, model={"layers": 1})
+    best = search(
+        target.fn, target.args, [mx.Mesh("x:8", abstract=True)], hardware="tpu-v2", exclude=target.unsplit,
+        donate=target.donate,
+    )[0]  # fmt: skip
+    assert {"heads", "d_ff"} <= dict(best.layout.rules).keys()
+    alone = report("lm-1.28b", "x:8", "", context=128, model={"layers": 1})
+    assert best.seconds < alone.seconds("tpu-v2") / 4
+
+
+def test_what_cannot_be_written():
+    with pytest.raises(mx.ArgumentError, match="there are no such texts"):
+        decode_target("tiny", slots=0)
+    with pytest.raises(mx.ArgumentError, match="there is no preset 'tinny'"):
+        decode_target("tinny")
