@@ -50,7 +50,11 @@ class LocalRows:
         return {row for index in indices if index is not None for row in range(size)[index[0]]}
 
     def put(self, batch: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-        """Places a batch of which this process has its own rows only. Nothing is sent to others."""
+        """Places a batch of which this process has its own rows only. Nothing is sent to others.
+
+        Instead of an array there may be anything with a shape and a dtype that gives a block when it is sliced: of that
+        only the blocks of this process's devices are asked for.
+        """
         return {name: self._placed(name, rows) for name, rows in batch.items()}
 
     def _placed(self, name: str, rows: np.ndarray) -> Tensor:
