@@ -101,13 +101,13 @@ def test_rows_are_full_unless_the_next_pair_has_no_room():
 
 def test_a_stream_continues_exactly_and_is_the_same_for_every_number_of_processes():
     files = drawn()
-    stream = PairBatches(*files, 16, 15, 8, seed=3)
+    stream = PairBatches(PackedPairs(*files, 16, 15), 8, seed=3)
     batches = [next(stream) for _ in range(5)]
     state = stream.state()
     later = [next(stream) for _ in range(20)]  # into the second pass
-    again = PairBatches(*files, 16, 15, 8, seed=3)
+    again = PairBatches(PackedPairs(*files, 16, 15), 8, seed=3)
     again.restore(state)
-    parts = [PairBatches(*files, 16, 15, 8, seed=3, rows=[2 * i, 2 * i + 1]) for i in range(4)]
+    parts = [PairBatches(PackedPairs(*files, 16, 15), 8, seed=3, rows=[2 * i, 2 * i + 1]) for i in range(4)]
     for part in parts:
         part.restore(state)
     for batch in later:
@@ -115,18 +115,20 @@ def test_a_stream_continues_exactly_and_is_the_same_for_every_number_of_processe
         for name in NAMES:
             assert (batch[name] == other[name]).all()
             assert (batch[name] == np.concatenate([part[name] for part in rows])).all()
-    assert any((batches[0][name] != next(PairBatches(*files, 16, 15, 8, seed=4))[name]).any() for name in NAMES)
+    assert any(
+        (batches[0][name] != next(PairBatches(PackedPairs(*files, 16, 15), 8, seed=4))[name]).any() for name in NAMES
+    )
     with pytest.raises(DataError, match="source_length was 16, is 18"):
-        PairBatches(*files, 18, 15, 8, seed=3).restore(state)
+        PairBatches(PackedPairs(*files, 18, 15), 8, seed=3).restore(state)
 
 
 def test_one_pass_has_every_pair_once():
     files = drawn()
-    stream = PairBatches(*files, 16, 15, 1)
-    seen = [pair for _ in range(len(stream.rows)) for pair in unpacked(next(stream))]
-    assert sorted(seen) == sorted(unpacked(stream.rows.read(range(len(stream.rows))))) and seen != sorted(seen)
-    ordered = [pair for batch in in_order(stream.rows, 7) for pair in unpacked(batch)]
-    assert ordered == unpacked(stream.rows.read(range(len(stream.rows))))
+    rows = PackedPairs(*files, 16, 15)
+    every, stream = unpacked(rows.read(range(len(rows)))), PairBatches(rows, 1)
+    seen = [pair for _ in range(len(rows)) for pair in unpacked(next(stream))]
+    assert sorted(seen) == sorted(every) and seen != every
+    assert [pair for batch in in_order(rows, 7) for pair in unpacked(batch)] == every
 
 
 test_messages = pinned(
@@ -159,7 +161,7 @@ test_messages = pinned(
         ),
         "fewer than a batch": (
             DataError,
-            lambda: PairBatches(Stored([[5], [6]]), Stored([[5], [6]]), 8, 8, 4),
+            lambda: PairBatches(PackedPairs(Stored([[5], [6]]), Stored([[5], [6]]), 8, 8), 4),
             """
             there are fewer pairs than one batch has room for.
               values: 2 pairs make 1 rows, not 4

@@ -49,6 +49,11 @@ class PackedPairs:
                 fix="make them again: the files have changed between the one and the other.",
             )
         self._files, self._lengths = (source, target), (source_length, length)
+        self.identity = {
+            "tokens": [source.fingerprint, target.fingerprint],
+            "source_length": source_length,
+            "length": length,
+        }
         self.num_pairs, self.num_left_out = source.num_documents, 0
         self._marks, self._num_rows = self._pack()
         if not self._num_rows:

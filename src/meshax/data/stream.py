@@ -143,31 +143,20 @@ class Batches(RowBatches):
 
 
 class PairBatches(RowBatches):
-    """Batches of pairs, as `PackedPairs` has them.
+    """Batches of pairs.
 
     Args:
-        source: the tokens of the sources.
-        target: the tokens of the targets.
-        source_length: of a row of sources, in tokens.
-        length: of a row of targets, in tokens.
+        rows: the pairs.
         batch: how many rows are in a batch, over all processes.
         options: `seed`, `shuffle`, `rows` of `RowBatches`.
     """
 
-    def __init__(
-        self, source: TokenFile, target: TokenFile, source_length: int, length: int, batch: int, **options: Any
-    ):
-        self.rows = PackedPairs(source, target, source_length, length)
-        identity = {
-            "tokens": [source.fingerprint, target.fingerprint],
-            "source_length": source_length,
-            "length": length,
-        }
-        super().__init__([self.rows], identity, batch, **options)
-        if len(self.rows) < batch:
+    def __init__(self, rows: PackedPairs, batch: int, **options: Any):
+        super().__init__([rows], rows.identity, batch, **options)
+        if len(rows) < batch:
             raise DataError(
                 "there are fewer pairs than one batch has room for.",
-                values=f"{self.rows.num_pairs:,} pairs make {len(self.rows):,} rows, not {batch:,}",
+                values=f"{rows.num_pairs:,} pairs make {len(rows):,} rows, not {batch:,}",
                 fix="choose a smaller batch or shorter rows, or name more pairs.",
             )
 

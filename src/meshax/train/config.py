@@ -75,7 +75,8 @@ class TrainConfig(TrainOptions):
 
     def sizes(self) -> dict[str, int]:
         """Returns the sizes of the dims of a batch, by name: the preset's, with what is asked for instead."""
-        return batch_sizes(self._preset(), {"batch": self.batch, "length": self.length})
+        asked = {"batch": self.batch, "length": self.length, "source_length": self.source_length}
+        return batch_sizes(self._preset(), asked)
 
     def resolved(self) -> Self:
         """Returns the same run with all that follows from the preset and the number of steps written out.
@@ -150,6 +151,7 @@ class TrainConfig(TrainOptions):
                 *most, last = (f'"{word}"' for word in known if word)
                 raise ArgumentError(f"{name} is {getattr(self, name)!r}.", fix=f"choose {', '.join(most)} or {last}.")
         self.data.check()
+        self.data.check_kind(self.model().batch_kind)
         self.make_optimizer()
         self._check_below_one()
         check_tracker(self.track)
@@ -220,8 +222,8 @@ class TrainConfig(TrainOptions):
         numbers |= {f"optimizer.{f.name}": getattr(self.optimizer, f.name) for f in dataclasses.fields(self.optimizer)}
         positive = ("eval_every", "save_every", "log_every", "eval_batches", "keep_last")
         least = dict.fromkeys((*positive, "optimizer.microbatches"), 1)
-        least |= dict.fromkeys(("steps", "batch", "length", "vocab", "keep_best", "spike", "seed"), 0)
-        least |= dict.fromkeys(("optimizer.rate", "optimizer.min_rate"), 0)
+        least |= dict.fromkeys(("steps", "batch", "length", "source_length", "vocab", "keep_best", "spike", "seed"), 0)
+        least |= dict.fromkeys(("translations", "optimizer.rate", "optimizer.min_rate"), 0)
         chosen = [n for n in _OPTIMIZER if n != "decay_skips" and getattr(self.optimizer, n) is not None]
         least |= dict.fromkeys((f"optimizer.{name}" for name in chosen), 0)
         least |= dict.fromkeys(("optimizer.warmup", "optimizer.cooldown", "optimizer.clip"), -1)

@@ -3,12 +3,10 @@
 To go on, or to evaluate, a run needs the tokens alone, whatever has become of the text.
 """
 
-import json
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,12 +20,13 @@ from ..data.stream import Batches, evaluation
 from ..data.text import Text, standard_library
 from ..data.tokenizing import NoDocumentsError, tokenize
 from ..data.tokens import TokenFile, Tokens
-from ..data.vocabulary import Vocabulary, check_size
+from ..data.vocabulary import Vocabulary
 from ..errors import DataError, TrainingError
 from ..tensors import Tensor
 from .config import TrainConfig
 from .evaluation import Evaluation
 from .metrics import bits_per_byte
+from .preparing import SAMPLED, cached, make_folder, say_left_out, train_vocabulary, vocabulary_before
 from .text_options import DataOptions, TextOptions
 from .text_record import (
     VOCABULARY,
@@ -38,10 +37,7 @@ from .text_record import (
     named_vocabulary,
     remember,
     stored_tokens,
-    text_options,
 )
-
-_SAMPLED = 256 * 10**6  # bytes of text that a vocabulary is trained from
 
 
 @dataclass(frozen=True)
@@ -67,10 +63,10 @@ class TextExamples:
         with console.status("looking for the text"):
             text = _find(options, options.text)
         with tempfile.TemporaryDirectory(prefix="meshax-") as temporary:
-            folder = _cached(options, vocabulary) if options.cache else Path(temporary)
+            folder = cached(options, vocabulary) if options.cache else Path(temporary)
             # Files that are mapped into memory stay there when their names are gone.
             tokens = tokenize(text, vocabulary, folder / "other", console)
-        _say_left_out(console, tokens)
+        say_left_out(console, tokens)
         return cls(vocabulary, tokens, tokens)
 
     @staticmethod
@@ -127,38 +123,32 @@ def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> T
         if not read_only:
             check_same_text(config)
         if (stored := stored_tokens(run)) is not None:
-            return TextExamples(Vocabulary.load(run / VOCABULARY), *stored, weights)
-    vocabulary = Vocabulary.load(run / VOCABULARY) if read_only else _vocabulary_before(config)
+            parts = joined(stored["train"]), joined(stored["held_out"])
+            return TextExamples(Vocabulary.load(run / VOCABULARY), *parts, weights)
+    vocabulary = (
+        Vocabulary.load(run / VOCABULARY) if read_only else vocabulary_before(config, named_vocabulary(config.data))
+    )
     with console.status("looking for the text"):
         text, other = _texts(config.data, console)
     if vocabulary is None:
-        vocabulary = _train_vocabulary(config, text, console)
+        shares = [SAMPLED * weight / sum(weights) for weight in weights]
+        pieces = (piece for one, share in zip(text, shares, strict=True) for piece in one.sample(round(share)))
+        vocabulary = train_vocabulary(config, pieces, console)
     if not read_only:
         run.mkdir(parents=True, exist_ok=True)
         vocabulary.save(run / VOCABULARY)
-    folder = _cached(config.data, vocabulary) if config.data.cache else run / "tokens"
-    _make_folder(folder)
+    folder = cached(config.data, vocabulary) if config.data.cache else run / "tokens"
+    make_folder(folder)
     train = [tokenize(one, vocabulary, folder / f"train{_number(i, text)}", console) for i, one in enumerate(text)]
     held_out = _tokenize_held_out(config, train, other, vocabulary, folder, console)
     for tokens in (*train, *held_out):
-        _say_left_out(console, tokens)
+        say_left_out(console, tokens)
     examples = TextExamples(vocabulary, joined(train), joined(held_out), weights)
     if not read_only:
-        remember(config, examples.train, examples.held_out)
+        remember(config, {"train": train, "held_out": held_out})
     if config.data.weights:
         _say_mixture(config.data, train, console)
     return examples
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TrainingError(
-            "the folder for tokens cannot be made.",
-            values=f"{folder}: {error.strerror or error}",
-            fix="choose another data.cache=, or out=.",
-        ) from error
 
 
 def _tokenize_held_out(
@@ -246,58 +236,8 @@ def _check_apart(texts: Sequence[Text], what: str, fix: str) -> None:
         seen |= files.keys()
 
 
-def _vocabulary_before(config: TrainConfig) -> Vocabulary | None:
-    """Loads the run's vocabulary, or the one that is named; None: it is trained from the text. It must fit the model.
-
-    What a start left that never came to a checkpoint is no run: its vocabulary may be that of another text.
-    """
-    run, size = config.directory(), config.model().sizes()["vocab"]
-    if (run / VOCABULARY).exists() and has_checkpoint(run):
-        vocabulary = Vocabulary.load(run / VOCABULARY)
-    elif (named := named_vocabulary(config.data)) is not None:
-        vocabulary = named
-    elif config.from_:  # its embedding is of these subwords
-        vocabulary = Vocabulary.load(Path(config.from_).expanduser() / VOCABULARY)
-    else:
-        check_size(size)
-        return None
-    if vocabulary.size > size:
-        raise TrainingError(
-            f"the vocabulary has {vocabulary.size} subwords, the model {size}.",
-            rule="every subword needs a row of the embedding.",
-            fix=f"pass vocab={vocabulary.size}, or another vocabulary.",
-        )
-    return vocabulary
-
-
-def _train_vocabulary(config: TrainConfig, text: Sequence[Text], console: Console) -> Vocabulary:
-    size, weights = config.model().sizes()["vocab"], config.data.weights or (1.0,)
-    shares = [weight / sum(weights) for weight in weights]
-    samples = (piece for one, share in zip(text, shares, strict=True) for piece in one.sample(round(_SAMPLED * share)))
-    with console.status("training a vocabulary"):
-        vocabulary = Vocabulary.train(samples, size)
-    if vocabulary.size < size:
-        console.print(
-            f"vocabulary: {vocabulary.size} subwords, as many as the text gives; the model has room for {size}",
-            highlight=False,
-        )
-    return vocabulary
-
-
-def _cached(options: TextOptions, vocabulary: Vocabulary) -> Path:
-    """Returns the folder for the tokens of a text, one for each way to make them."""
-    key = json.dumps([text_options(options), vocabulary.fingerprint])
-    return Path(options.cache).expanduser() / sha256(key.encode()).hexdigest()[:16]
-
-
 def _number(number: int, texts: Sequence[Text]) -> str:
     return f"-{number + 1}" if len(texts) > 1 else ""
-
-
-def _say_left_out(console: Console, tokens: TokenFile) -> None:
-    if tokens.left_out:
-        words = f"left out of the text: {tokens.left_out}"
-        console.print(words, highlight=False, markup=False, soft_wrap=True)
 
 
 def _say_mixture(data: DataOptions, train: Sequence[TokenFile], console: Console) -> None:

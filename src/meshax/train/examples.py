@@ -15,6 +15,7 @@ from ..tensors import Tensor
 from .config import TrainConfig
 from .corpus import TextExamples
 from .evaluation import Evaluation
+from .pair_examples import PairExamples
 from .text_options import TextOptions
 
 Batch = dict[str, np.ndarray]
@@ -72,7 +73,7 @@ class Examples(Protocol):
         """Returns the name of a simple model to compare with, and how well it does."""
 
 
-KINDS: dict[str, type[Examples]] = {"tokens": TextExamples}
+KINDS: dict[str, type[Examples]] = {"tokens": TextExamples, "pairs": PairExamples}
 
 
 def examples_for(model: ModelConfig) -> type[Examples]:

@@ -68,6 +68,7 @@ class TrainOptions:
     seed: int = 0  # chooses the parameters, the order of the text and what is dropped
     batch: int = 0  # examples in a step; 0: the preset's
     length: int = 0  # tokens in an example; 0: the preset's
+    source_length: int = 0  # tokens of the sources in an example, of a model that translates; 0: the preset's
     dropout: float = 0.0  # the share of activations that are dropped; 0: the preset's
     # what the backward pass keeps: nothing, collectives, products, "all products", everything, or auto: what fits;
     # none: auto on accelerators, on CPUs the preset's
@@ -81,6 +82,7 @@ class TrainOptions:
     optimizer: OptimizerOptions = field(default_factory=OptimizerOptions)
     eval_every: int = 200  # steps
     eval_batches: int = 20  # during the run; the whole of the held-out text at its end
+    translations: int = 500  # of held-out sources, at the end of a run that translates, for BLEU; 0: none
     save_every: int = 200  # steps
     keep_last: int = 2  # checkpoints
     keep_best: int = 1  # checkpoints beside them

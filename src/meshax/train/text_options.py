@@ -1,9 +1,18 @@
-"""What a run is told of its text: plain values, and what is wrong with them."""
+"""What a run is told of its text, or of its pairs of texts: plain values, and what is wrong with them."""
 
 import codecs
 from dataclasses import dataclass
 
 from ..errors import ArgumentError, did_you_mean
+
+# Which options are of other examples than a kind.
+_PAIRS = ("source", "target", "pairs", "validation_source", "validation_target", "separate", "target_vocabulary")
+_OTHERS = {"tokens": _PAIRS, "pairs": ("text", "weights", "lines", "max_bytes")}
+_NAMES = {"tokens": "text", "pairs": "pairs of texts"}
+_INSTEAD = {
+    "tokens": "give data.text=, or choose a model that translates.",
+    "pairs": "leave it out; pairs are data.source= and data.target=, or data.pairs=.",
+}
 
 
 @dataclass(frozen=True)
@@ -20,6 +29,12 @@ class TextOptions:
     max_documents: int = 0  # read the first so many; 0: all
     max_bytes: int = 0  # of text, read the first so many; 0: all
     cache: str = ""  # where tokens are kept; none: nowhere
+    # to translate: files or globs, also in archives, as in a.tgz/training/*.en: plain, compressed, or .sgm
+    source: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()  # their translations: line n of a file belongs to line n of the source's
+    pairs: tuple[str, ...] = ()  # files with a source and its target on each line: two columns with a tab, or .jsonl
+    # of pairs: the fields of JSON lines, also within others as in translation.en; or the numbers of columns, from 1
+    pair_fields: tuple[str, ...] = ("source", "target")
 
     def check(self) -> None:
         """Raises if there is no such way to read text."""
@@ -35,6 +50,27 @@ class TextOptions:
         except LookupError:
             fix = "choose utf-8, latin-1, cp1252, utf-16 or another that Python knows."
             raise ArgumentError(f"data.encoding is {self.encoding!r}.", fix=fix) from None
+        if len(self.pair_fields) != 2:
+            fields = " ".join(self.pair_fields)
+            raise ArgumentError(f"data.pair_fields is {fields!r}.", fix="name two: the source's and the target's.")
+        if bool(self.source) != bool(self.target):
+            one, other = ("source", "target") if self.source else ("target", "source")
+            raise ArgumentError(
+                f"there is data.{one}, and no data.{other}.",
+                rule="line n of a source belongs to line n of its target.",
+                fix=f"give data.{other}= too, or data.pairs= where one file holds both.",
+            )
+
+    def check_kind(self, kind: str) -> None:
+        """Raises if it is of other examples than of this kind."""
+        if kind not in _OTHERS:
+            return
+        for name in _OTHERS[kind]:
+            if (value := getattr(self, name, None)) and value != type(self).__dataclass_fields__[name].default:
+                shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
+                raise ArgumentError(
+                    f"data.{name} is {shown!r}, and the model learns from {_NAMES[kind]}.", fix=_INSTEAD[kind]
+                )
 
 
 @dataclass(frozen=True)
@@ -43,9 +79,13 @@ class DataOptions(TextOptions):
 
     text: tuple[str, ...] = ()  # files, folders or globs; none: the source of Python's standard library
     validation: tuple[str, ...] = ()  # files, folders or globs to evaluate on; none: a twentieth of the text
+    validation_source: tuple[str, ...] = ()  # to translate: files to evaluate on
+    validation_target: tuple[str, ...] = ()  # their translations
     weights: tuple[float, ...] = ()  # a mixture: for each of the texts, its share of the examples
     vocabulary: str = ""  # a vocabulary file; none: one is trained from the text
     tokenizer: str = ""  # a tokenizer.json from elsewhere, in place of a vocabulary file
+    separate: bool = False  # to translate: whether sources and targets have subwords of their own; the embedding is one
+    target_vocabulary: str = ""  # then a vocabulary file of the targets; none: one is trained from them
     cache: str = ""  # where tokens are kept; none: in the run's directory
 
     def check(self) -> None:
@@ -55,6 +95,16 @@ class DataOptions(TextOptions):
             raise ArgumentError(
                 f"data.vocabulary is {self.vocabulary!r}, and data.tokenizer is {self.tokenizer!r}.",
                 fix="name one of the two.",
+            )
+        if self.target_vocabulary and not self.separate:
+            raise ArgumentError(
+                f"data.target_vocabulary is {self.target_vocabulary!r}, and sources and targets have one vocabulary.",
+                fix="give data.separate=True too, or leave it out.",
+            )
+        if bool(self.validation_source) != bool(self.validation_target):
+            raise ArgumentError(
+                "pairs to evaluate on have two sides, and one is named.",
+                fix="give both data.validation_source= and data.validation_target=.",
             )
         if not self.weights:
             return

@@ -5,7 +5,7 @@ To go on, or to evaluate, a run needs its tokens alone. So the options are compa
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from .text_options import DataOptions, TextOptions
 
 VOCABULARY = "vocabulary.json"
 TEXT = "text.json"
-_NOT_THE_TEXT = {"vocabulary", "tokenizer", "cache"}  # options that may change when a run goes on
+_NOT_THE_TEXT = {"vocabulary", "target_vocabulary", "tokenizer", "cache"}  # options that may change when a run goes on
 
 
 def check_same_text(config: TrainConfig) -> None:
@@ -54,24 +54,22 @@ def has_checkpoint(run: Path) -> bool:
     return any((run / "checkpoints").glob("*-step-*"))
 
 
-def remember(config: TrainConfig, train: Tokens, held_out: Tokens) -> None:
-    """Writes down which text the run has, and where its tokens are."""
+def remember(config: TrainConfig, parts: Mapping[str, Sequence[TokenFile]]) -> None:
+    """Writes down which text the run has, and where the token files of its parts are: to train, to evaluate on."""
     tokens = {
-        name: [[str(file.folder.absolute()), file.fingerprint] for file in files_of(part)]
-        for name, part in (("train", train), ("held_out", held_out))
+        name: [[str(file.folder.absolute()), file.fingerprint] for file in files] for name, files in parts.items()
     }
     record = {"options": text_options(config.data), "tokens": tokens}
     write_whole(config.directory() / TEXT, json.dumps(record, indent=1))
 
 
-def stored_tokens(run: Path) -> tuple[Tokens, Tokens] | None:
-    """Returns the tokens to train and to evaluate on, if they are where the run stored them, and as they were."""
+def stored_tokens(run: Path) -> dict[str, list[TokenFile]] | None:
+    """Returns the token files of the parts, if they are where the run stored them, and as they were."""
     record = _record(run).get("tokens", {})
     try:
-        train, held_out = (
-            joined([_where(run, Path(folder), key) for folder, key in record[name]]) for name in ("train", "held_out")
-        )
-        return train, held_out
+        return {
+            name: [_where(run, Path(folder), key) for folder, key in record[name]] for name in ("train", "held_out")
+        }
     except (DataError, KeyError):
         return None
 
