@@ -80,9 +80,14 @@ class Train(Joining):
         run = Run(config, console)
         result = run.train()
         if peers.is_first:
-            if run.model.batch_kind == "tokens":
-                where, prompt = shlex.quote(str(run.directory)), "..." if options.data.text else "def "
-                console.print(f'next: meshax generate --run {where} --prompt "{prompt}"', highlight=False, markup=False)
+            where, prompt = shlex.quote(str(run.directory)), "..." if options.data.text else "def "
+            following = {
+                "tokens": f'generate --run {where} --prompt "{prompt}"',
+                "pairs": f"translate --run {where} --input FILE",
+            }
+            if run.model.batch_kind in following:
+                words = f"next: meshax {following[run.model.batch_kind]}"
+                console.print(words, highlight=False, markup=False, soft_wrap=True)
             data = json.loads((run.directory / "result.json").read_text(encoding="utf-8"))
             self.report(data, show_metric(*next(iter(result.metrics.items()))))
         peers.done()

@@ -146,17 +146,17 @@ class PairBatches(RowBatches):
     """Batches of pairs.
 
     Args:
-        rows: the pairs.
+        pairs: what to read.
         batch: how many rows are in a batch, over all processes.
         options: `seed`, `shuffle`, `rows` of `RowBatches`.
     """
 
-    def __init__(self, rows: PackedPairs, batch: int, **options: Any):
-        super().__init__([rows], rows.identity, batch, **options)
-        if len(rows) < batch:
+    def __init__(self, pairs: PackedPairs, batch: int, **options: Any):
+        super().__init__([pairs], pairs.identity, batch, **options)
+        if len(pairs) < batch:
             raise DataError(
                 "there are fewer pairs than one batch has room for.",
-                values=f"{rows.num_pairs:,} pairs make {len(rows):,} rows, not {batch:,}",
+                values=f"{pairs.num_pairs:,} pairs make {len(pairs):,} rows, not {batch:,}",
                 fix="choose a smaller batch or shorter rows, or name more pairs.",
             )
 

@@ -35,14 +35,22 @@ def _model(run: "Run") -> str:
 
 def _data(run: "Run") -> str:
     train, held_out = run.examples.amounts()
-    epochs = run.config.steps * math.prod(run.sizes.values()) / max(train, 1)
+    epochs = run.config.steps * _predictions(run) / max(train, 1)
     return f"{train:,} {run.unit}s, {held_out:,} held out; {run.config.steps:,} steps are {epochs:.3g} epochs"
 
 
 def _batch(run: "Run") -> str:
-    words = f"{' x '.join(map(str, run.sizes.values()))} = {math.prod(run.sizes.values()):,} {run.unit}s a step"
+    weights = run.shapes["weights"].dims
+    words = f"{' x '.join(str(dim.size) for dim in weights)} = {_predictions(run):,} {run.unit}s a step"
+    counted = {dim.name for dim in weights}
+    words += "".join(f", {name.replace('_', ' ')} {size}" for name, size in run.sizes.items() if name not in counted)
     parts = run.config.optimizer.microbatches
     return words + (f", in {parts} microbatches" if parts > 1 else "")
+
+
+def _predictions(run: "Run") -> int:
+    """Returns how many predictions a batch has room for."""
+    return math.prod(dim.size for dim in run.shapes["weights"].dims)
 
 
 def _rate(run: "Run") -> str:

@@ -85,6 +85,9 @@ class TextExamples:
         """Yields the held-out text once."""
         return evaluation(self.held_out, length=sizes["length"], batch=sizes["batch"], rows=rows)
 
+    def judge(self, *_: Any) -> None:
+        """Nothing is written for a language model to be judged by."""
+
     def metrics(self, loss: float, count: float) -> dict[str, float]:
         """Returns the bits that each byte of the text takes."""
         size = self.held_out.num_bytes * count / self.held_out.num_tokens

@@ -3,13 +3,15 @@
 A run knows no kind by name. To add one, write a class that offers what `Examples` says, and list it in `KINDS`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from rich.console import Console
 
 from ..errors import TrainingError
+from ..layout import Layout
+from ..mesh import Mesh
 from ..models.contract import ModelConfig
 from ..tensors import Tensor
 from .config import TrainConfig
@@ -17,6 +19,7 @@ from .corpus import TextExamples
 from .evaluation import Evaluation
 from .pair_examples import PairExamples
 from .text_options import TextOptions
+from .translations import Judgement
 
 Batch = dict[str, np.ndarray]
 
@@ -56,6 +59,19 @@ class Examples(Protocol):
 
     def held_out_batches(self, sizes: Mapping[str, int], rows: Sequence[int] | None = None) -> Iterator[Batch]:
         """Yields the held-out examples once, of each batch those rows that are asked for: by default all."""
+
+    def judge(
+        self, model: Any, mesh: Mesh, layout: Layout, count: int, on_done: Callable[[int], None]
+    ) -> Judgement | None:
+        """Lets the model write for some held-out examples, and judges that, if these examples are judged so.
+
+        Args:
+            model: the model.
+            mesh: the processors.
+            layout: which dims are split over which mesh axes.
+            count: of how many examples; 0: none.
+            on_done: is called with the number of examples that are done, now and then.
+        """
 
     def metrics(self, loss: float, count: float) -> dict[str, float]:
         """Returns figures that these examples add to the model's own, of a summed loss and the sum of the weights."""

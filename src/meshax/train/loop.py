@@ -35,13 +35,14 @@ from .loss_guard import Guard
 from .metrics import Metrics, Unwritten, draw_curve, finite, show_number
 from .options import CONFIG, flat, read_options
 from .profiling import Profile
-from .progress import Display
+from .progress import Display, counting
 from .record import record_start
 from .starting import CHECKPOINTS, IMPORTED, Weights, state_from, weights_of
 from .step import TrainState, compiler_options, evaluation_step, init_state, make_train_step
 from .step_memory import check_memory, fitted, step_and_shapes
 from .text_options import TextOptions
 from .tracking import open_tracker
+from .translations import Judgement
 from .watch import Watch
 
 
@@ -54,6 +55,7 @@ class Run:
         config = config.filled()
         self.config, self.read_only = config, read_only
         self._saved = 0  # the last step that is
+        self.judgement: Judgement | None = None  # of what the model writes, when it is trained
         self.peers = current()
         self.console = (console or Console(stderr=True)) if self.peers.is_first else Console(quiet=True)
         self.directory = config.directory()
@@ -242,7 +244,20 @@ class Run:
                 metrics.write(last, eval_loss=result.loss, **result.metrics)
                 # The best of several checkpoints is that on the same examples.
                 self._save(last, state, self.evaluate(state.model, self.config.eval_batches, work.check))
+            self._judge(state.model, work)
         return result
+
+    def _judge(self, model: Model, work: Finishing) -> None:
+        """Lets the model write, if it is judged by that; several processes do not write together."""
+        if self.peers.processes > 1:
+            return
+        with counting(self.console, "translating", self.config.translations) as count:
+
+            def done(number: int) -> None:
+                count(number)
+                work.check()
+
+            self.judgement = self.examples.judge(model, self.mesh, self.layout, self.config.translations, done)
 
     @contextlib.contextmanager
     def _saving_when_stopped(
@@ -354,6 +369,10 @@ class Run:
             lines[name] = simple.loss
             figures |= {f"{name}_{metric}": value for metric, value in simple.figures().items()}
             say(f"a {name} model's      {str(simple).partition(' ')[2]}")  # the line above has said what it is
+        if self.judgement is not None:
+            figures |= self.judgement.figures()
+            for line in (*self.judgement.samples(), *self.judgement.lines()):
+                self._say(line)
         draw_curve(metrics.rows, self.directory / "curve.png", lines, self.unit)
         say(f"the run is in {self.directory}: checkpoints, metrics.jsonl, events, curve.png")
         write_whole(self.directory / "result.json", json.dumps(finite(figures), indent=2))

@@ -6,7 +6,7 @@ directory: `pairs/train.en`, `pairs/train.fr`, and those held out.
 
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -25,8 +25,11 @@ from ..data.stream import PairBatches, in_order
 from ..data.tokenizing import NoDocumentsError, tokenize
 from ..data.tokens import TokenFile
 from ..data.vocabulary import Vocabulary
+from ..decode.translating import Translator
 from ..errors import TrainingError
 from ..files import write_whole
+from ..layout import Layout
+from ..mesh import Mesh
 from ..tensors import Tensor
 from .config import TrainConfig
 from .evaluation import Evaluation
@@ -34,6 +37,7 @@ from .metrics import bits_per_byte
 from .preparing import SAMPLED, cached, make_folder, say_left_out, train_vocabulary, vocabulary_before
 from .text_options import DataOptions, TextOptions
 from .text_record import VOCABULARY, check_same_text, has_checkpoint, named_vocabulary, remember, stored_tokens
+from .translations import Judgement, judge
 
 TARGET_VOCABULARY = "target_vocabulary.json"  # beside the other, if targets have one of their own
 PAIRS = "pairs"  # the folder of those that are made by rules
@@ -100,13 +104,29 @@ class PairExamples:
                 words += f"than {source} source or {target} target tokens"
                 console.print(words, highlight=False, markup=False, soft_wrap=True)
 
-    def stream(self, sizes: Mapping[str, int], seed: int) -> PairBatches:
+    def stream(self, sizes: Mapping[str, int], seed: int, rows: Sequence[int] | None = None) -> PairBatches:
         """Returns the batches to train on."""
-        return PairBatches(self._rows[0], sizes["batch"], seed=seed)
+        return PairBatches(self._rows[0], sizes["batch"], seed=seed, rows=rows)
 
-    def held_out_batches(self, sizes: Mapping[str, int]) -> Iterator[dict[str, np.ndarray]]:
+    def held_out_batches(
+        self, sizes: Mapping[str, int], rows: Sequence[int] | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
         """Yields the held-out pairs once, in order."""
-        return in_order(self._rows[1], sizes["batch"])
+        return in_order(self._rows[1], sizes["batch"], rows=rows)
+
+    def translator(self, model: Any, mesh: Mesh, layout: Layout, **search: Any) -> Translator:
+        """Returns what translates such sources; how it searches are the arguments of `Translator`."""
+        source_length, length = self.lengths
+        lengths = {"source_length": source_length, "length": length}
+        return Translator(model, mesh, layout, self.vocabularies, **lengths, **search)
+
+    def judge(
+        self, model: Any, mesh: Mesh, layout: Layout, count: int, on_done: Callable[[int], None]
+    ) -> Judgement | None:
+        """Translates the first held-out sources, and compares."""
+        if not count:
+            return None
+        return judge(self.translator(model, mesh, layout), *self.held_out_texts(count), on_done=on_done)
 
     def held_out_texts(self, count: int = 0) -> tuple[list[str], list[str]]:
         """Returns the held-out sources and targets, or the first so many, as they were read."""

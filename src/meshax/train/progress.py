@@ -72,3 +72,18 @@ class Display:
     def say(self, text: str) -> None:
         """Prints a line above."""
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def counting(console: Console, words: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Shows how many of some things are done, on a terminal; inside, call what it gives with how many more are."""
+    columns = (
+        TextColumn(words),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+    )
+    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(words, total=total)
+        yield lambda count: progress.advance(task, count)

@@ -1,14 +1,10 @@
 """What a run that translates is judged by beside its loss: translations of held-out sources, BLEU and chrF."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..data.bleu import Measure, measures
 from ..decode.translating import Translator
-from ..layout import Layout
-from ..mesh import Mesh
-from .pair_examples import PairExamples
 
 _SHOWN = 5
 
@@ -38,30 +34,21 @@ class Judgement:
 
 
 def judge(
-    examples: PairExamples,
-    model: Any,
-    mesh: Mesh,
-    layout: Layout,
-    count: int = 0,
+    translator: Translator,
+    sources: Sequence[str],
+    references: Sequence[str],
     *,
     paper: bool = False,
     on_done: Callable[[int], None] = lambda count: None,
-    **search: Any,
 ) -> Judgement:
-    """Translates the held-out sources, or the first so many, and compares.
+    """Translates sources, and compares.
 
     Args:
-        examples: the pairs.
-        model: the model.
-        mesh: the processors.
-        layout: which dims are split over which mesh axes.
-        count: how many; 0: all.
+        translator: what to judge.
+        sources: what to translate.
+        references: what is right.
         paper: whether BLEU is also counted as the paper did.
         on_done: is called with the number of texts that have been translated, now and then.
-        search: `beams`, `length_penalty`, `alpha` and `slots` of `Translator`.
     """
-    sources, references = examples.held_out_texts(count)
-    lengths = {"source_length": examples.lengths[0], "length": examples.lengths[1]}
-    translator = Translator(model, mesh, layout, examples.vocabularies, **lengths, **search)
     found = [texts[0].text if texts else "" for texts in translator.translate(sources, on_done)]
     return Judgement(list(zip(sources, found, references, strict=True)), measures(found, [references], paper=paper))
