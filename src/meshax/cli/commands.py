@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from .bench_decode import BenchDecode
 from .bench_step import BenchStep
+from .bleu import Bleu
 from .calibrate import Calibrate
 from .evaluate import Evaluate
 from .explain import Explain
@@ -19,12 +20,15 @@ from .presets import Presets
 from .score import Score
 from .serve import Serve
 from .train import Train, train_command
+from .translate import Translate
 
 _COMMANDS = {
     "train": Train,
     "launch": Launch,
     "eval": Evaluate,
     "generate": Generate,
+    "translate": Translate,
+    "bleu": Bleu,
     "score": Score,
     "serve": Serve,
     "import": ImportWeights,

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ..interrupts import Finishing
     from ..layout import Layout
     from ..mesh import Mesh
+    from ..train.loop import Run
+
+_NOT_SO = {"tokens": "writes no text", "pairs": "does not translate"}
 
 
 @dataclass(frozen=True)
@@ -48,25 +51,31 @@ class OnTrained(Reporting):
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[Restored]:
-        """Restores the model."""
+        """Restores a language model, and its words."""
+        with self.restored_run("tokens", "name the run of a language model.") as (run, model, work):
+            from ..data.vocabulary import Vocabulary
+            from ..train.corpus import VOCABULARY
+
+            words = Vocabulary.load(run.directory / VOCABULARY)
+            yield Restored(model, run.mesh, run.layout, words, run.sizes["length"], run.console, work)
+
+    @contextlib.contextmanager
+    def restored_run(self, kind: str, fix: str) -> Iterator[tuple["Run", Any, "Finishing"]]:
+        """Restores the model of a run that learns from a kind of examples; of another kind, it says what to name."""
         step = step_of(self.step)
         from ..train.loop import Run, run_config
         from ..train.options import VIRTUAL
 
         config = run_config(self.run_, mesh=self.mesh, layout=self.layout)
         use_processors(config.mesh or VIRTUAL)
-        from ..data.vocabulary import Vocabulary
-        from ..train.corpus import VOCABULARY
-
         console = progress_console()
         keep_compiled_programs(console)
         run = Run(config, console, read_only=True)
-        if run.model.batch_kind != "tokens":
-            raise UsageError(f"the model in {self.run_!r} writes no text.", fix="name the run of a language model.")
-        words = Vocabulary.load(run.directory / VOCABULARY)
+        if run.model.batch_kind != kind:
+            raise UsageError(f"the model in {self.run_!r} {_NOT_SO[kind]}.", fix=fix)
         with finishing("finishing what is being written") as work:
             state, _ = run.restored(step)
-            yield Restored(state.model, run.mesh, run.layout, words, run.sizes["length"], console, work)
+            yield run, state.model, work
 
 
 def read_lines(path: str, kind: str) -> list[str]:

@@ -117,8 +117,7 @@ class PairExamples:
     def translator(self, model: Any, mesh: Mesh, layout: Layout, **search: Any) -> Translator:
         """Returns what translates such sources; how it searches are the arguments of `Translator`."""
         source_length, length = self.lengths
-        lengths = {"source_length": source_length, "length": length}
-        return Translator(model, mesh, layout, self.vocabularies, **lengths, **search)
+        return Translator(model, mesh, layout, self.vocabularies, source_length=source_length, length=length, **search)
 
     def judge(
         self, model: Any, mesh: Mesh, layout: Layout, count: int, on_done: Callable[[int], None]

@@ -75,7 +75,7 @@ class Display:
 
 
 @contextlib.contextmanager
-def counting(console: Console, words: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def counting(console: Console, words: str, total: int | None, hidden: bool = False) -> Iterator[Callable[[int], None]]:
     """Shows how many of some things are done, on a terminal; inside, call what it gives with how many more are."""
     columns = (
         TextColumn(words),
@@ -84,6 +84,8 @@ def counting(console: Console, words: str, total: int | None) -> Iterator[Callab
         TimeElapsedColumn(),
         TextColumn("left"),
     )
-    with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as progress:
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, disable=hidden or not console.is_terminal
+    ) as progress:
         task = progress.add_task(words, total=total)
         yield lambda count: progress.advance(task, count)
