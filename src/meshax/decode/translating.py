@@ -13,9 +13,10 @@ from ..layout import Layout, RulesLike
 from ..mesh import Mesh
 from ..models.contract import Model
 from .beams import BeamSearch
-from .requests import Request
+from .requests import Longest, Request
 
 _PAGE = 64
+_LONGEST = Longest(10, 1.5)
 _LONGEST_TEXT = 1 << 16  # characters that are encoded: of more, no model reads the tokens
 
 
@@ -112,5 +113,5 @@ class Translator:
         return (*tokens[: self.source_length - 1], self.source_words.end)
 
     def _request(self, source: tuple[int, ...]) -> Request:
-        most = min(len(source) * 3 // 2 + 10, self.length - 1)
+        most = min(_LONGEST.of(len(source)), self.length - 1)
         return Request((self.target_words.begin,), most, stop=(self.target_words.end,), source=source)
