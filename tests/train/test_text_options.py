@@ -15,6 +15,47 @@ def test_options_that_can_be(errors):
 
 test_messages = pinned(
     {
+        "three fields of pairs": (
+            mx.ArgumentError,
+            TextOptions(pair_fields=("a", "b", "c")).check,
+            """
+            data.pair_fields is 'a b c'.
+              fix: name two: the source's and the target's.
+            """,
+        ),
+        "a source without a target": (
+            mx.ArgumentError,
+            TextOptions(source=("a.en",)).check,
+            """
+            there is data.source, and no data.target.
+              rule: line n of a source belongs to line n of its target.
+              fix: give data.target= too, or data.pairs= where one file holds both.
+            """,
+        ),
+        "a vocabulary of targets": (
+            mx.ArgumentError,
+            DataOptions(target_vocabulary="a.json").check,
+            """
+            data.target_vocabulary is 'a.json', and sources and targets have one vocabulary.
+              fix: give data.separate=True too, or leave it out.
+            """,
+        ),
+        "one side to evaluate on": (
+            mx.ArgumentError,
+            DataOptions(validation_target=("a.fr",)).check,
+            """
+            pairs to evaluate on have two sides, and one is named.
+              fix: give both data.validation_source= and data.validation_target=.
+            """,
+        ),
+        "pairs for a language model": (
+            mx.ArgumentError,
+            lambda: TextOptions(pairs=("a.tsv", "b.tsv")).check_kind("tokens"),
+            """
+            data.pairs is 'a.tsv b.tsv', and the model learns from text.
+              fix: give data.text=, or choose a model that translates.
+            """,
+        ),
         "errors": (
             mx.ArgumentError,
             DataOptions(errors="skipp").check,
