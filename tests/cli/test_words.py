@@ -20,6 +20,7 @@ REACHABLE = ("data", "train", "decode", "mesh.py", "layout.py", "models/presets.
 COMMANDS = {"foreign.py": "import", "beams.py": "generate"}  # which lead there; to the other modules, train
 UNREACHABLE = {
     "give the engine decode=.",  # commands always do
+    "give the request source=.",
     "keep_last=None keeps all.",
     "call .close() on the other Checkpoints",
     "float(x), x.tolist(), str(key).",

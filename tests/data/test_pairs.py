@@ -208,7 +208,7 @@ test_messages = pinned(
             a line holds no pair.
               values: a.tsv, line 1: 'one, un'
               rule: a line of JSON has the fields source and target; other lines have two columns with a tab between them.
-              fix: name the fields: fields=("en", "fr"), or the columns: fields=("2", "3"); or leave such lines out: errors="skip".
+              fix: name the fields: fields=("en", "fr"), or columns: fields=("2", "3"); or leave such lines out: errors="skip".
             """,  # noqa: E501
         ),
         "three fields": (

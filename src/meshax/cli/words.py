@@ -16,6 +16,10 @@ from ..train.text_options import DataOptions
 from .options import Command, OnProgram, UsageError
 
 SPELLINGS = {
+    'source="news.en", target="news.fr", or both="news.tsv".': "--data.source news.en --data.target news.fr, "
+    "or --data.pairs news.tsv.",
+    'fields=("en", "fr")': "--data.pair-fields en fr",
+    'fields=("2", "3")': "--data.pair-fields 2 3",
     "or name one: tokenizer=.": "or name one: --tokenizer FILE.",
     "for example beams=4, alpha=0.6.": "for example --beam 4 --length-penalty 0.6.",
     'write for example mx.Mesh("rows:2 cols:4").': 'write for example "rows:2 cols:4".',

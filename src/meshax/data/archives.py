@@ -111,5 +111,5 @@ def _told(path: Path) -> Iterator[None]:
             "an archive is broken.",
             kind="broken",
             values=f"{path}: {error}",
-            fix="fetch or make it again: tar --list --file checks one.",
+            fix="fetch or make it again: tar -tf checks one.",
         ) from None

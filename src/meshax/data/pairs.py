@@ -233,7 +233,7 @@ class Pairs:
                 values=where,
                 rule=f"a line of JSON has the fields {' and '.join(self.reading.fields)}; other lines have two columns "
                 "with a tab between them.",
-                fix='name the fields: fields=("en", "fr"), or the columns: fields=("2", "3"); or leave such lines out: '
+                fix='name the fields: fields=("en", "fr"), or columns: fields=("2", "3"); or leave such lines out: '
                 'errors="skip".',
             )
         return None
