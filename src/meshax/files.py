@@ -38,6 +38,18 @@ def write_whole(path: Path, content: bytes | str) -> None:
         remove()
 
 
+def append_whole(path: Path, text: str) -> None:
+    """Appends to a file: all of a text, or nothing."""
+    size = path.stat().st_size if path.exists() else 0
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.truncate(path, size)
+        raise
+
+
 class Held(Exception):
     """Another holds the lock; the text says who."""
 
@@ -81,6 +93,10 @@ class Lock:
     def is_lost(self) -> bool:
         """Whether another has taken over meanwhile: this process may have been suspended for long."""
         return self._released.is_set() or _read(self._path).get("token") != self._me["token"]
+
+    def is_gone(self) -> bool:
+        """Whether nobody holds the lock, because its folder was emptied or is away."""
+        return not self._released.is_set() and not _read(self._path)
 
     def holder(self) -> str:
         """Says who holds the lock now."""

@@ -1,8 +1,11 @@
 """A run from text to a trained model; stopped and resumed it is the same run, under another layout too."""
 
+import io
 import json
 import math
+import os
 import re
+import resource
 import shutil
 import sys
 from dataclasses import replace
@@ -10,10 +13,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rich.console import Console
+from tensorboardX.proto import event_pb2
 
 from meshax.data.vocabulary import Vocabulary
 from meshax.errors import LayoutError, MeshaxError, TrainingError
 from meshax.models.presets import preset
+from meshax.train.checkpoint import Damaged, arrays, writing
 from meshax.train.evaluation import Evaluation
 from meshax.train.loop import Run, run_config
 from meshax.train.loss_guard import Guard
@@ -117,22 +122,99 @@ def test_a_profile_is_of_a_few_steps(tmp_path, monkeypatch):
     assert calls == [13, -18]
 
 
+@pytest.mark.exhaustive
+def test_a_run_goes_on_when_a_step_cannot_be_saved_and_back_when_one_is_damaged(folder, whole, monkeypatch):
+    """The disk fails at step 4, for good; later the newest checkpoint is damaged. What comes of it is the same run."""
+    works = arrays.write
+
+    def fails(database, snapshots):
+        if "step-4" in str(database):
+            raise OSError(28, "No space left on device")
+        works(database, snapshots)
+
+    monkeypatch.setattr(writing, "PAUSES", (0.0,))
+    console = Console(record=True, file=io.StringIO(), width=200)
+    with monkeypatch.context() as broken:
+        broken.setattr(arrays, "write", fails)
+        run = Run(small(folder, "failing"), console)
+        run.train()
+    said = console.export_text()
+    assert "warning: step 4 could not be saved: No space left on device; again in 0 s" in said
+    assert (
+        "warning: the checkpoint of step 4 was not saved." in said and "the run goes on: step 8 is saved next" in said
+    )
+    assert measured(run.directory) == measured(whole[0].directory)
+    newest = max(run.directory.glob("checkpoints/*-step-12"))
+    part = next(path for path in newest.rglob("d/*") if path.is_file())
+    os.truncate(part, part.stat().st_size - 1)
+    with pytest.raises(Damaged, match="the checkpoint of step 12 is damaged"):
+        made(small(folder, "failing")).train()
+    run = Run(small(folder, "failing", on_damage="previous"), console)
+    run.train()
+    said = console.export_text()
+    assert f"set aside: {newest.name}.damaged" in said and "THE RUN GOES BACK to step 8" in said
+    assert newest.with_name(f"{newest.name}.damaged").is_dir()
+    assert measured(run.directory) == measured(whole[0].directory)
+
+
 def test_a_full_disk_while_measuring(tmp_path):
-    """Everything that is written to /dev/full fails as on a full disk; what was written before stays."""
-    metrics = Metrics(tmp_path)
+    """Everything that is written to /dev/full fails as on a full disk: it is kept, and written when there is room."""
+    told = []
+    metrics = Metrics(tmp_path, warn=told.append)
     metrics.write(1, loss=2.0)
-    metrics.path.rename(tmp_path / "before")
+    before = metrics.path.rename(tmp_path / "before")
     metrics.path.symlink_to("/dev/full")
-    with pytest.raises(TrainingError) as error:
-        metrics.write(2, loss=1.0)
+    metrics.write(2, loss=1.0)
+    metrics.write(3, loss=0.5)
+    assert told == [
+        f"what a run measures cannot be written to {metrics.path}: No space left on device; it is kept until it can be"
+    ]
+    metrics.path.unlink()
+    before.rename(metrics.path)
+    metrics.write(4, loss=0.25)
     metrics.close()
+    assert [row["step"] for row in read_metrics(metrics.path)] == [1, 2, 3, 4]
+    assert len(told) == 1
+
+
+def test_events_go_on_in_another_file(tmp_path):
+    """A disk that takes no more than 2 kB of a file, then any: nothing is lost, and each record is whole."""
+    metrics = Metrics(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, limits[1]))
+    try:
+        for step in range(100):
+            metrics.write(step, loss=step / 3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    metrics.write(100, loss=0.5)
+    metrics.close()
+    assert [row["step"] for row in read_metrics(metrics.path)] == list(range(101))
+    files = sorted((tmp_path / "events").iterdir())
+    assert len(files) > 1
+    assert {event.step for file in files for event in events_of(file) if event.HasField("summary")} == set(range(101))
+
+
+def events_of(path):
+    """The events of a file, up to half a one at its end."""
+    data, place = path.read_bytes(), 0
+    while place + 12 <= len(data):
+        size = int.from_bytes(data[place : place + 8], "little")
+        if place + 16 + size <= len(data):
+            yield event_pb2.Event.FromString(data[place + 12 : place + 12 + size])
+        place += 16 + size
+
+
+def test_a_run_does_not_begin_where_nothing_can_be_measured(tmp_path):
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(TrainingError) as error:
+        Metrics(tmp_path / "metrics.jsonl" / "nowhere")
     assert str(error.value) == (
         "what a run measures cannot be written.\n"
-        f"  values: {metrics.path}: No space left on device\n"
+        f"  values: {tmp_path}/metrics.jsonl/nowhere/metrics.jsonl: No such file or directory\n"
         "  rule: the run stops; its last checkpoint stays.\n"
         "  fix: make room, and start the run again: it goes on from there."
     )
-    assert read_metrics(tmp_path / "before") == [{"step": 1, "loss": 2.0}]
 
 
 def test_the_checkpoint_evaluates_to_the_runs_own_figure(whole):

@@ -146,7 +146,8 @@ class TrainConfig(TrainOptions):
         """Raises in the first second what would otherwise fail after an hour."""
         self._check_source()
         self._check_numbers()
-        for name, known in (("on_nan", ("stop", "skip")), ("keep", ("", *KEEP, AUTO))):
+        words = {"on_nan": ("stop", "skip"), "on_damage": ("stop", "previous")}
+        for name, known in (*words.items(), ("keep", ("", *KEEP, AUTO))):
             if getattr(self, name) not in known:
                 *most, last = (f'"{word}"' for word in known if word)
                 raise ArgumentError(f"{name} is {getattr(self, name)!r}.", fix=f"choose {', '.join(most)} or {last}.")

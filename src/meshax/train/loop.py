@@ -27,7 +27,7 @@ from ..processes import LocalRows
 from ..program import put, spmd
 from ..tensors import Tensor
 from .banner import banner
-from .checkpoint import Checkpoints
+from .checkpoint import Checkpoints, Damaged, NotSaved
 from .config import TrainConfig, run_config
 from .evaluation import Evaluation
 from .examples import Batch, Examples, batch_shapes, examples_for
@@ -130,6 +130,7 @@ class Run:
             keep_last=self.config.keep_last,
             keep_best=self.config.keep_best,
             read_only=self.read_only,
+            on_retry=self._warn,
         )
 
     def first_state(self) -> TrainState:
@@ -233,7 +234,7 @@ class Run:
         for line in banner(self):
             self._say(line)
         trackers = open_tracker(self.config.track, self.directory, self.config.resolved().as_dict())
-        return Metrics(self.directory, first, trackers)
+        return Metrics(self.directory, first, trackers, self._warn)
 
     def _finish(self, state: TrainState, first: int, metrics: Metrics, work: Finishing) -> Evaluation:
         """Evaluates and saves after the last step."""
@@ -281,7 +282,7 @@ class Run:
                 values=f"steps is {self.config.steps}",
                 fix="ask for more steps, or choose another out=.",
             )
-        state, extra = self.restored()
+        state, extra = self._restored_if_whole()
         self._saved = extra["step"]
         if IMPORTED in extra:
             self._say("starts from the weights that were imported")
@@ -289,6 +290,23 @@ class Run:
         self._continue_stream(extra["data"])
         self.console.print(f"resumed at step {extra['step']}", highlight=False)
         return state, extra["step"]
+
+    def _restored_if_whole(self) -> tuple[Any, dict[str, Any]]:
+        """Restores the latest checkpoint; if it is damaged and the user has allowed it, the last one that is whole."""
+        try:
+            return self.restored()
+        except Damaged as damaged:
+            latest = self.checkpoints.latest()
+            before = None if latest is None else self.checkpoints.whole_before(latest)
+            if self.config.on_damage == "stop" or before is None:
+                raise
+            names = ", ".join(self.checkpoints.set_aside(before))
+            self._warn(f"{damaged}\n  set aside: {names}\n  THE RUN GOES BACK to step {before}, the last that is whole")
+            return self.restored()
+
+    def _warn(self, text: str) -> None:
+        """Says what has to be looked at."""
+        self.console.print(f"warning: {text}", style="bold red", highlight=False, markup=False, soft_wrap=True)
 
     def _first(self) -> TrainState:
         """Returns the state before the first step: a new model, or another run's."""
@@ -347,8 +365,15 @@ class Run:
         return self.model.metrics({"loss": loss})
 
     def _save(self, step: int, state: TrainState, evaluation: Evaluation | None = None) -> None:
+        """Begins to save a step. If the one before could not be saved, the run says so, and goes on with this one."""
         extra = {"step": step, "data": self.batches.state(), **self.examples.identity()}
         with self.peers.during("saving"):
+            if self.checkpoints.is_writing():
+                self._say(f"step {step}: waiting for the disk, which still writes the checkpoint before")
+            try:
+                self.checkpoints.wait()
+            except NotSaved as error:
+                self._warn(f"{error}\n  the run goes on: step {step} is saved next")
             self.checkpoints.save(step, state, extra, metric=None if evaluation is None else evaluation.loss)
         self._saved = step
 

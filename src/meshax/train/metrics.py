@@ -1,15 +1,20 @@
-"""What a run writes down: metrics as JSON lines and TensorBoard events, and a picture of the loss at the end."""
+"""What a run writes down: metrics as JSON lines and TensorBoard events, and a picture of the loss at the end.
+
+A disk that is full or away does not end a run: what could not be written is kept, and written when it can be.
+"""
 
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import TrainingError
 from ..extras import check_extra, extra
-from ..files import write_whole
+from ..files import append_whole, write_whole
 from .tracking import Tracker
 
 _PICTURES = "pictures of the loss"
@@ -20,36 +25,113 @@ _LARGE = 1e6  # shown with an exponent from there
 class Metrics:
     """The metrics of a run, appended to as it goes; a resumed run forgets what was written after its checkpoint."""
 
-    def __init__(self, directory: Path, from_step: int = 0, trackers: Sequence[Tracker] = ()):
+    def __init__(
+        self,
+        directory: Path,
+        from_step: int = 0,
+        trackers: Sequence[Tracker] = (),
+        warn: Callable[[str], None] = lambda text: None,
+    ):
         """Opens `metrics.jsonl` and `events/` in the run's directory; trackers get the same."""
         check_extra("train", _PICTURES, "matplotlib")  # it is drawn when all is done
-        self._trackers = trackers
+        self._trackers, self._warn, self._is_failing = trackers, warn, False
+        self._unwritten: list[dict[str, Any]] = []
         self.path = directory / "metrics.jsonl"
         self.rows = [row for row in read_metrics(self.path) if row["step"] <= from_step]
         with _told(self.path):
             write_whole(self.path, "".join(json.dumps(row) + "\n" for row in self.rows))
-        with extra("train", "events for TensorBoard"):
-            from tensorboardX import SummaryWriter  # slow to import
-
-        self._events = SummaryWriter(str(directory / "events"), purge_step=from_step + 1 if from_step else None)
+        self._events = Events(directory / "events", from_step)
 
     def write(self, step: int, **values: float) -> None:
         """Writes the values of a step, at once; what is not a number is null, as JSON has no word for it."""
         row = {"step": step, **finite(values)}
         self.rows.append(row)
-        with _told(self.path), open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        numbers = {name: value for name, value in row.items() if value is not None and name != "step"}
-        for name, value in numbers.items():
-            self._events.add_scalar(name, value, step)
+        self._unwritten.append(row)
+        self._try()
         for tracker in self._trackers:
-            tracker.write(step, numbers)
+            tracker.write(step, _numbers(row))
+
+    def _try(self) -> None:
+        """Writes what is not written yet, if the disk lets it."""
+        try:
+            append_whole(self.path, "".join(json.dumps(row) + "\n" for row in self._unwritten))
+            waiting, self._unwritten = self._unwritten, []
+            for row in waiting:
+                self._events.add(row["step"], _numbers(row))
+            self._events.flush()
+            self._is_failing = False
+        except OSError as error:
+            if not self._is_failing:
+                said = error.strerror or error
+                self._warn(f"what a run measures cannot be written to {self.path}: {said}; it is kept until it can be")
+            self._is_failing = True
 
     def close(self) -> None:
         """Closes the events file, and what else gets the metrics."""
+        self._try()
         self._events.close()
         for tracker in self._trackers:
             tracker.close()
+        if self._unwritten:
+            self._warn(f"{len(self._unwritten)} rows of {self.path} could not be written")
+
+
+class Events:
+    """Scalars for TensorBoard. Of a disk that was full, half a record may be left: what follows goes to a new file."""
+
+    def __init__(self, folder: Path, from_step: int = 0):
+        """Opens a file; of an earlier one, TensorBoard forgets what came after a step."""
+        self._folder, self._number = folder, 0
+        self._waiting: list[tuple[int, dict[str, float]]] = []
+        self._purge = from_step + 1 if from_step else None
+        with extra("train", "events for TensorBoard"):
+            from tensorboardX import record_writer, summary
+            from tensorboardX.proto import event_pb2
+
+        self._writer, self._scalar, self._proto = record_writer.RecordWriter, summary.scalar, event_pb2
+        self._file: Any = None
+
+    def add(self, step: int, numbers: dict[str, float]) -> None:
+        """Takes the values of a step; `flush` writes them."""
+        self._waiting.append((step, numbers))
+
+    def flush(self) -> None:
+        """Writes what was added, or raises an OSError and keeps it."""
+        try:
+            if self._file is None:
+                self._open()
+            for step, numbers in self._waiting:
+                for name, value in numbers.items():
+                    self._write(step, summary=self._scalar(name, value))
+            self._file.flush()
+            self._waiting = []
+        except OSError:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        name = f"events.out.tfevents.{time.time():.0f}.{socket.gethostname()}"
+        self._number += 1
+        self._file = self._writer(str(self._folder / (f"{name}.{self._number}" if self._number > 1 else name)))
+        self._write(0, file_version="brain.Event:2")
+        if self._purge is not None:
+            self._write(self._purge, session_log=self._proto.SessionLog(status=self._proto.SessionLog.START))
+            self._purge = None
+
+    def _write(self, step: int, **content: Any) -> None:
+        self._file.write(self._proto.Event(wall_time=time.time(), step=step, **content).SerializeToString())
+
+    def close(self) -> None:
+        """Closes the file, as far as the disk lets it; what comes after that goes to another one."""
+        file, self._file = self._file, None
+        with contextlib.suppress(OSError):
+            if file is not None:
+                file.close()
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in row.items() if value is not None and name != "step"}
 
 
 class Unwritten(Metrics):

@@ -89,6 +89,7 @@ class TrainOptions:
     log_every: int = 10  # steps
     track: str = ""  # a service that gets the metrics as well: wandb
     on_nan: str = "stop"  # or skip: what happens at a loss that is not a number
+    on_damage: str = "stop"  # or previous: what happens if the newest checkpoint is damaged; the one before is taken
     spike: float = 0.0  # stop at a loss so many times the median of the last 50, once there are 10; 0: never
     profile: bool = False  # write a profile of a few steps for TensorBoard
 

@@ -38,6 +38,12 @@ MESH = mx.Mesh("rows:2 cols:4")
 ONE = mx.Mesh("x:1")
 
 
+@pytest.fixture(autouse=True)
+def _without_patience(monkeypatch):
+    """What cannot be written is tried once; test_writing.py is about trying again."""
+    monkeypatch.setattr("meshax.train.checkpoint.writing.PAUSES", ())
+
+
 def example(scale=1.0):
     """A state whose dims do not divide by most meshes, every value of its own."""
     rows = np.arange(70.0, dtype=np.float32).reshape(10, 7) * scale
@@ -462,7 +468,8 @@ def test_a_full_disk(tmp_path):
         pytest.skip("needs user namespaces, to mount a small disk")
     code = """
 import sys, numpy as np, meshax as mx
-from meshax.train.checkpoint import Checkpoints
+from meshax.train.checkpoint import Checkpoints, writing
+writing.PAUSES = ()
 x = lambda size: mx.tensor(np.full(size, 3, np.float32), "elements")
 checkpoints = Checkpoints(sys.argv[1])
 checkpoints.save(1, x(1 << 18), wait=True)

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -23,18 +23,19 @@ from ...errors import CheckpointError, shortened
 from ...files import Held, Lock
 from ...layout import Layout, RulesLike, Setting
 from ...mesh import Mesh
-from ...plan.printing.units import show_bytes
 from ...program import put
 from .arrays import Reader
+from .failures import Damaged, held_by, not_saved, of_another_version
 from .manifest import Damage, Manifest, OtherVersion, check_json, meshax_version, read_manifest
 from .stacks import sources_of
 from .trees import dtypes_to_read, entry_of, find_differences, leaves_of, read_tree, snapshot_tree
-from .verification import is_whole, verify
+from .verification import is_whole, looks_whole, verify
 from .writing import ARRAYS, TEMPORARY, Saving
 
 Step = int | Literal["latest", "best"] | None
 
 _NAME = re.compile(r"(\d{6,})-step-(\d+)\Z")
+_ASIDE = ".damaged"
 
 
 class _Saved(NamedTuple):
@@ -56,6 +57,7 @@ class Checkpoints:
         *,
         best: Literal["min", "max"] = "min",
         read_only: bool = False,
+        on_retry: Callable[[str], None] = lambda text: None,
     ):
         """Opens a directory, and makes it if need be. All processes of a run open the same, shared one.
 
@@ -65,6 +67,7 @@ class Checkpoints:
             keep_best: how many of those with the best metric are kept beside them.
             best: whether the best metric is the least or the greatest.
             read_only: to look only. Otherwise no other run may write into the directory until `close`.
+            on_retry: told what could not be written, before it is tried again.
         """
         for name, value, least in (("keep_last", keep_last, 1), ("keep_best", keep_best, 0)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
@@ -79,6 +82,7 @@ class Checkpoints:
             )
         self.directory = Path(directory).expanduser().resolve()
         self.keep_last, self.keep_best, self.best_is, self.read_only = keep_last, keep_best, best, read_only
+        self._on_retry = on_retry
         self._saving: tuple[int, threading.Thread, list[CheckpointError]] | None = None
         self._lock: Lock | None = None
         self._may_rewrite = False
@@ -101,7 +105,7 @@ class Checkpoints:
             for left in self.directory.glob(f"*-step-*{TEMPORARY}"):
                 shutil.rmtree(left)
         except Held as held:
-            raise _held(self.directory, held) from None
+            raise held_by(self.directory, held) from None
         except OSError as error:
             if self._lock is not None:
                 self._lock.release()
@@ -110,6 +114,14 @@ class Checkpoints:
                 values=f"{self.directory}: {error.strerror or error}",
                 fix="correct its permissions, or name another one.",
             ) from error
+
+    def _open_again(self) -> None:
+        """Takes the lock of a directory that was emptied, or has come back."""
+        if self._lock is None or not self._lock.is_gone():
+            return
+        if self.directory.parent.is_dir():  # otherwise a disk is away, and this is where it was
+            self.directory.mkdir(exist_ok=True)
+        self._lock = Lock(self.directory)
 
     def save(
         self,
@@ -134,7 +146,7 @@ class Checkpoints:
         if self.read_only or (self._lock is None and jax.process_index() == 0):
             state = "opened with read_only=True" if self.read_only else "closed"
             raise CheckpointError(f"these checkpoints are {state}.", values=str(self.directory), fix="open them again.")
-        if self._lock is not None and self._lock.is_lost():
+        if self._lock is not None and self._lock.is_lost() and not self._lock.is_gone():
             raise CheckpointError(
                 "another run has taken over this checkpoint directory.",
                 values=f"{self.directory}, now of {self._lock.holder()}",
@@ -155,7 +167,8 @@ class Checkpoints:
         )
         name = f"{self._next_order:06}-step-{step}"
         self._next_order += 1
-        saving = Saving(self.directory, name, manifest, snapshot_tree(leaves), jax.process_index(), jax.process_count())
+        place = jax.process_index(), jax.process_count()
+        saving = Saving(self.directory, name, manifest, snapshot_tree(leaves), *place, self._open_again, self._on_retry)
         errors: list[CheckpointError] = []
         thread = threading.Thread(target=self._write, args=(saving, errors), name="meshax-checkpoint")
         self._saving = (step, thread, errors)
@@ -181,7 +194,7 @@ class Checkpoints:
         try:
             saving.run()
         except Exception as error:
-            errors.append(_not_saved(saving, error))
+            errors.append(not_saved(self.directory, saving.manifest.step, saving.num_bytes, error))
             return
         try:
             if saving.process == 0:
@@ -200,11 +213,16 @@ class Checkpoints:
         saved = self._saved()
         kept = set(saved if self.keep_last is None else saved[-self.keep_last :])
         kept |= set(self._ranked(saved)[: self.keep_best])
+        kept |= set([one for one in saved if looks_whole(one.path)][-1:])  # whatever has become of later ones
         for one in self._saved(replaced=True):
             if one not in kept:
                 dying = one.path.with_name(one.path.name + TEMPORARY)
                 one.path.rename(dying)
                 shutil.rmtree(dying)
+
+    def is_writing(self) -> bool:
+        """Whether the last `save` is not on the disk yet."""
+        return self._saving is not None and self._saving[1].is_alive()
 
     def wait(self) -> None:
         """Waits until the last `save` is on the disk, and raises what went wrong with it."""
@@ -233,7 +251,8 @@ class Checkpoints:
 
     def _saved(self, replaced: bool = False) -> list[_Saved]:
         """Lists the checkpoints in the order of saving; of two of one step, the first has been replaced."""
-        every = [_Saved(int(m[1]), int(m[2]), p) for p in self.directory.iterdir() if (m := _NAME.match(p.name))]
+        names = os.listdir(self.directory) if self.directory.is_dir() else []  # a disk may be away for a while
+        every = [_Saved(int(m[1]), int(m[2]), self.directory / m[0]) for name in names if (m := _NAME.match(name))]
         last = {saved.step: saved for saved in sorted(every)}
         return sorted(every if replaced else last.values())
 
@@ -267,9 +286,9 @@ class Checkpoints:
         try:
             return read_manifest(chosen.path)
         except OtherVersion as other:
-            raise _of_another_version(chosen, other) from None
+            raise of_another_version(chosen.step, chosen.path, other) from None
         except Damage as damage:
-            raise CheckpointError(
+            raise Damaged(
                 f"the manifest of step {chosen.step} is damaged.", values=f"{chosen.path.name}/{damage}"
             ) from None
 
@@ -347,12 +366,11 @@ class Checkpoints:
         try:
             manifest, damage = verify(chosen.path)
         except OtherVersion as other:
-            raise _of_another_version(chosen, other) from None
+            raise of_another_version(chosen.step, chosen.path, other) from None
         if manifest is not None and not damage:
             return manifest
-        others = (one for one in reversed(self._saved()) if one.order < chosen.order)
-        whole = next((one.step for one in others if is_whole(one.path)), None)
-        raise CheckpointError(
+        whole = self.whole_before(chosen.step)
+        raise Damaged(
             f"the checkpoint of step {chosen.step} is damaged.",
             values=shortened([f"{chosen.path.name}/{line}" for line in damage]),
             rule="every file has the size and the sha256 that the manifest says.",
@@ -361,37 +379,20 @@ class Checkpoints:
             else f"step {whole} verifies: take that, or remove those after it, to go on from there.",
         )
 
+    def whole_before(self, step: int) -> int | None:
+        """Returns the last step saved before another one that is as it was written. Processes share the work."""
+        order = self._choose(step).order
+        others = (one for one in reversed(self._saved()) if one.order < order)
+        return next((one.step for one in others if is_whole(one.path)), None)
 
-def _held(directory: Path, held: Held) -> CheckpointError:
-    return CheckpointError(
-        "another run writes into this checkpoint directory.",
-        values=f"{directory}, held by {held}",
-        rule="one run writes into a directory at a time.",
-        fix="call .close() on the other Checkpoints, or open this one with read_only=True."
-        if held.is_me
-        else "stop that run, or give this one a directory of its own; to look only, open it with read_only=True.",
-    )
-
-
-def _of_another_version(chosen: _Saved, other: OtherVersion) -> CheckpointError:
-    return CheckpointError(
-        f"the checkpoint of step {chosen.step} was made by another version of meshax.",
-        values=f"{chosen.path.name}/{other}",
-        rule="a version of meshax reads the formats that it knows.",
-        fix="read it with the version that made it, or take another step.",
-    )
-
-
-def _not_saved(saving: Saving, error: Exception) -> CheckpointError:
-    text = re.sub(r"\s*\[[^]]*\]\s*\Z", "", str(error))
-    free = ""
-    with contextlib.suppress(OSError):
-        free = f", {show_bytes(shutil.disk_usage(saving.directory).free)} free"
-    failure = CheckpointError(
-        f"the checkpoint of step {saving.manifest.step} was not saved.",
-        values=f"{show_bytes(saving.num_bytes)} to write{free} in {saving.directory}: {text}",
-        rule="a checkpoint is whole or not there; older ones are as they were.",
-        fix="make room (or keep fewer: keep_last, keep_best) or correct the directory, and save again.",
-    )
-    failure.__cause__ = error
-    return failure
+    def set_aside(self, step: int) -> list[str]:
+        """Renames what was saved after a step, which is the latest then; returns the names. All processes call it."""
+        chosen = self._choose(step)
+        later = [one for one in self._saved(replaced=True) if one.order > chosen.order]
+        if jax.process_index() == 0:
+            for one in later:
+                one.path.rename(one.path.with_name(one.path.name + _ASIDE))
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices(f"meshax set aside in {self.directory}")
+        self._may_rewrite = True
+        return [one.path.name + _ASIDE for one in later]

@@ -1,0 +1,62 @@
+"""What can go wrong with checkpoints, and what is said then."""
+
+import contextlib
+import re
+import shutil
+from pathlib import Path
+
+from ...errors import CheckpointError
+from ...files import Held
+from ...plan.printing.units import show_bytes
+from .manifest import OtherVersion
+
+
+class NotSaved(CheckpointError):
+    """A checkpoint could not be written; older ones are as they were, and the next may succeed."""
+
+
+class Damaged(CheckpointError):
+    """A checkpoint is not as it was written."""
+
+
+def reason(error: BaseException) -> str:
+    """Returns what a disk, or the library that writes to it, says."""
+    return re.sub(r"\s*\[[^]]*\]\s*\Z", "", getattr(error, "strerror", None) or str(error))
+
+
+def not_saved(directory: Path, step: int, num_bytes: int, error: Exception) -> NotSaved:
+    """Returns the error of a checkpoint that could not be written."""
+    free = ""
+    with contextlib.suppress(OSError):
+        free = f", {show_bytes(shutil.disk_usage(directory).free)} free"
+    text = re.sub(r"\s*\[[^]]*\]\s*\Z", "", str(error))
+    failure = NotSaved(
+        f"the checkpoint of step {step} was not saved.",
+        values=f"{show_bytes(num_bytes)} to write{free} in {directory}: {text}",
+        rule="a checkpoint is whole or not there; older ones are as they were.",
+        fix="make room (or keep fewer: keep_last, keep_best) or correct the directory, and save again.",
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def held_by(directory: Path, held: Held) -> CheckpointError:
+    """Returns the error of a directory that another run writes into."""
+    return CheckpointError(
+        "another run writes into this checkpoint directory.",
+        values=f"{directory}, held by {held}",
+        rule="one run writes into a directory at a time.",
+        fix="call .close() on the other Checkpoints, or open this one with read_only=True."
+        if held.is_me
+        else "stop that run, or give this one a directory of its own; to look only, open it with read_only=True.",
+    )
+
+
+def of_another_version(step: int, path: Path, other: OtherVersion) -> CheckpointError:
+    """Returns the error of a checkpoint in a format that is not known here."""
+    return CheckpointError(
+        f"the checkpoint of step {step} was made by another version of meshax.",
+        values=f"{path.name}/{other}",
+        rule="a version of meshax reads the formats that it knows.",
+        fix="read it with the version that made it, or take another step.",
+    )
