@@ -27,7 +27,7 @@ from ..processes import LocalRows
 from ..program import put, spmd
 from ..tensors import Tensor
 from .banner import banner
-from .checkpoint import Checkpoints, Damaged, NotSaved
+from .checkpoint import Checkpoints, NotSaved
 from .config import TrainConfig, run_config
 from .evaluation import Evaluation
 from .examples import Batch, Examples, batch_shapes, examples_for
@@ -37,7 +37,7 @@ from .options import CONFIG, flat, read_options
 from .profiling import Profile
 from .progress import Display, counting
 from .record import record_start
-from .starting import CHECKPOINTS, IMPORTED, Weights, state_from, weights_of
+from .starting import CHECKPOINTS, IMPORTED, Weights, restored_or_before, state_from, weights_of
 from .step import TrainState, compiler_options, evaluation_step, init_state, make_train_step
 from .step_memory import check_memory, fitted, step_and_shapes
 from .text_options import TextOptions
@@ -282,7 +282,8 @@ class Run:
                 values=f"steps is {self.config.steps}",
                 fix="ask for more steps, or choose another out=.",
             )
-        state, extra = self._restored_if_whole()
+        may_go_back = self.config.on_damage == "previous"
+        state, extra = restored_or_before(self.checkpoints, self.restored, may_go_back, self._warn)
         self._saved = extra["step"]
         if IMPORTED in extra:
             self._say("starts from the weights that were imported")
@@ -290,19 +291,6 @@ class Run:
         self._continue_stream(extra["data"])
         self.console.print(f"resumed at step {extra['step']}", highlight=False)
         return state, extra["step"]
-
-    def _restored_if_whole(self) -> tuple[Any, dict[str, Any]]:
-        """Restores the latest checkpoint; if it is damaged and the user has allowed it, the last one that is whole."""
-        try:
-            return self.restored()
-        except Damaged as damaged:
-            latest = self.checkpoints.latest()
-            before = None if latest is None else self.checkpoints.whole_before(latest)
-            if self.config.on_damage == "stop" or before is None:
-                raise
-            names = ", ".join(self.checkpoints.set_aside(before))
-            self._warn(f"{damaged}\n  set aside: {names}\n  THE RUN GOES BACK to step {before}, the last that is whole")
-            return self.restored()
 
     def _warn(self, text: str) -> None:
         """Says what has to be looked at."""

@@ -1,5 +1,6 @@
-"""Where a run starts that has no checkpoint of its own: from nothing, or from another run's weights."""
+"""Where a run starts: from its latest checkpoint that is whole, from nothing, or from another run's weights."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from ..mesh import Mesh
 from ..models.contract import Model, ModelConfig
 from ..optim.clipping import Clipped
 from ..program import spmd
-from .checkpoint import Checkpoints
+from .checkpoint import Checkpoints, Damaged
 from .step import TrainState, state_of
 
 CHECKPOINTS = "checkpoints"  # the folder of them in a run's directory
@@ -54,3 +55,25 @@ def checkpoints_of(run: str | Path) -> Checkpoints:
 def state_from(model: Model, optimizer: Clipped, mesh: Mesh, layout: Layout) -> TrainState:
     """Returns the state before the first step of a model that there is."""
     return spmd(lambda weights: state_of(weights, optimizer), mesh, layout, donate=0)(model)
+
+
+def restored_or_before(
+    checkpoints: Checkpoints,
+    restore: Callable[[], tuple[Any, dict[str, Any]]],
+    may_go_back: bool,
+    warn: Callable[[str], None],
+) -> tuple[Any, dict[str, Any]]:
+    """Restores the latest checkpoint of a run. If it is damaged, and the user has allowed it, the last that is whole.
+
+    What was saved after that one is set aside.
+    """
+    try:
+        return restore()
+    except Damaged as damaged:
+        latest = checkpoints.latest()
+        before = checkpoints.whole_before(latest) if may_go_back and latest is not None else None
+        if before is None:
+            raise
+        names = ", ".join(checkpoints.set_aside(before))
+        warn(f"{damaged}\n  set aside: {names}\n  THE RUN GOES BACK to step {before}, the last that is whole")
+        return restore()
