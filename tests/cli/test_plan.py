@@ -51,7 +51,7 @@ def test_a_preset_is_named_to_a_process_that_knows_presets(monkeypatch, capsys):
     wanted = {"name": "tiny", "model": {}, "sizes": {"batch": 0, "length": 0}}
     assert asked.pop() == (wanted, "meshax.train.preset_steps")
     assert main(["plan", "--preset", "tiny", "--decode", "--slots", "2", *ARGUMENTS[2:]]) == 0
-    assert asked == [({"name": "tiny", "model": {}, "slots": 2, "context": 1024}, "meshax.decode.planning")]
+    assert asked == [({"name": "tiny", "model": {}, "slots": 2, "context": 0}, "meshax.decode.planning")]
     assert main(["plan", "--preset", "tinny", *ARGUMENTS[2:]]) == 2
     assert capsys.readouterr().err.endswith(
         'meshax: there is no preset \'tinny\'.\n  fix: did you mean "tiny" or "wmt-tiny"?\n'

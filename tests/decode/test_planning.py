@@ -52,11 +52,11 @@ def test_it_is_what_the_engine_does():
 )
 def test_reading_is_what_takes_time(name, slots, measured):
     """As a program by hand was measured on one H200, with 1,088 positions of context."""
-    predicted = report(name, "one:1", "", slots=slots, context=1088)
+    predicted = report(name, "one:1", "", slots=slots, context=1088, model={"max_length": 1088})
     assert predicted.seconds("h200") == pytest.approx(measured, rel=0.1)
     spent = predicted.time("h200")
     assert spent.compute == spent.communication == 0
-    read = predicted.memory["parameters"] - 2 * 32768 * 1024 + predicted.memory["inputs"]
+    read = predicted.memory["parameters"] - 2 * (32768 + 1088) * 1024 + predicted.memory["inputs"]
     assert 0.7 < read / 4.8e12 / predicted.seconds("h200") < 0.95
 
 
@@ -75,5 +75,7 @@ def test_the_best_layout_for_one_text_is_model_parallel():
 def test_what_cannot_be_written():
     with pytest.raises(mx.ArgumentError, match="there are no such texts"):
         decode_target("tiny", slots=0)
+    with pytest.raises(mx.ArgumentError, match="the model has 256 learned positions, for 257 tokens"):
+        decode_target("lm-1.28b", context=257)
     with pytest.raises(mx.ArgumentError, match="there is no preset 'tinny'"):
         decode_target("tinny")

@@ -115,7 +115,12 @@ class OnProgram(Reporting):
         arg(metavar="N", help="With --decode: how many texts are written at once.", help_behavior_hint="(default: 1)"),
     ] = 0
     context: Annotated[
-        int, arg(metavar="N", help="With --decode: how many tokens they have.", help_behavior_hint="(default: 1024)")
+        int,
+        arg(
+            metavar="N",
+            help="With --decode: how many tokens they have.",
+            help_behavior_hint="(default: 1024, or as many as there are learned positions)",
+        ),
     ] = 0
     mesh: Annotated[
         str,
@@ -147,7 +152,7 @@ class OnProgram(Reporting):
         """Returns what writing a token with a preset, or a run, is made from: what `decode_target` takes."""
         step, asked = self.preset_step(), given_fields(self.model)
         model = {name: value for name, value in step["model"].items() if name != "layers_as" or name in asked}
-        return {"name": step["name"], "model": model, "slots": self.slots or 1, "context": self.context or 1024}
+        return {"name": step["name"], "model": model, "slots": self.slots or 1, "context": self.context}
 
     def check_program(self) -> None:
         """Raises if there can be no such program, or mesh."""

@@ -21,32 +21,39 @@ from ..tensors import is_tensor
 from .slots import state_of
 from .stepping import write_token
 
-_PAGE = 128
+_PAGE, _CONTEXT = 128, 1024
 _UNSPLIT = ("pages", "parts", "stop")  # a program reads the first pages alone; parts are of products that are joined
 
 
-def check_decode_step(name: str, model: Mapping[str, Any] = {}, slots: int = 1, context: int = 1024) -> Any:
-    """Returns the configuration of a preset, with what is asked for instead, or raises if it cannot write so."""
+def check_decode_step(name: str, model: Mapping[str, Any] = {}, slots: int = 1, context: int = 0) -> tuple[Any, int]:
+    """Returns the configuration of a preset, with what is asked for instead, and the context, or raises."""
     config: Any = with_fields(preset(name).model, {"layers_as": "unrolled", **model})
     if config.batch_kind != "tokens":
         raise ArgumentError(f"{name!r} is no language model.", fix="choose a preset that is.")
-    if slots < 1 or context < 1:
+    if slots < 1 or context < 0:
         raise ArgumentError(
             "there are no such texts.", values=f"{slots} slots, {context} tokens", fix="give numbers, 1 or more."
         )
-    return config
+    is_learned = config.positions == "learned"
+    if is_learned and context > config.max_length:
+        raise ArgumentError(
+            f"the model has {config.max_length} learned positions, for {context} tokens.",
+            fix="choose a greater max_length, or less context.",
+        )
+    return config, context or (min(_CONTEXT, config.max_length) if is_learned else _CONTEXT)
 
 
-def decode_target(name: str, model: Mapping[str, Any] = {}, slots: int = 1, context: int = 1024) -> Target:
+def decode_target(name: str, model: Mapping[str, Any] = {}, slots: int = 1, context: int = 0) -> Target:
     """Returns the program that writes a token in each slot, and the shapes of its arguments.
 
     Args:
         name: the preset's.
         model: fields of the model's configuration, in place of the preset's.
         slots: how many texts are written at once.
-        context: how many tokens the texts have, and the cache has room for: all of it is read.
+        context: how many tokens the texts have, and the cache has room for: all of it is read; 0: 1,024, or as many
+            as the model has learned positions for.
     """
-    config = check_decode_step(name, model, slots, context)
+    config, context = check_decode_step(name, model, slots, context)
     batch, page = Dim("batch", slots), min(_PAGE, context)
     has_own_keys = config.kv_heads in (None, config.heads)  # where groups share keys, a layout may split their heads
 
