@@ -75,4 +75,4 @@ def test_a_second_process_compiles_nothing(run, tmp_path):
     for prompt in ("the cat", "a dog and a cat"):  # of one bucket
         finished(start(run, "--prompt", prompt, "--tokens", "60", **changes))
         files.append({path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*-cache")})
-    assert len(files[0]) == 3 and files[1] == files[0]
+    assert len(files[0]) >= 3 and files[1] == files[0]
