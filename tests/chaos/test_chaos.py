@@ -58,7 +58,10 @@ def kill_once(text, run, number, draw):
             time.sleep(draw.uniform(0, 2))
         victim = draw.choice([0, 1, "launcher"])
         children = processes.children()
-        pid = processes.popen.pid if victim == "launcher" else (children + [processes.popen.pid])[victim]
+        if victim == "launcher" or len(children) <= victim:
+            victim, pid = "launcher", processes.popen.pid
+        else:
+            pid = children[victim]
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -294,11 +294,14 @@ def _finite(data: Any) -> Any:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
+_VIRTUAL = 8
+
+
 def use_processors(mesh: str, processes: int = 1, each: int = 0) -> None:
     """Gives JAX virtual CPU processors, where there are no others. Before JAX is first used.
 
     Args:
-        mesh: has so many processors; where a size is -1, each process has those of the other axes.
+        mesh: has so many processors; where a size is -1, each process has those of the other axes; auto: 8 of all.
         processes: share them equally.
         each: how many each process has; 0: its part of the mesh.
     """
@@ -310,6 +313,8 @@ def use_processors(mesh: str, processes: int = 1, each: int = 0) -> None:
     if not any(os.path.exists(path) for path in ("/dev/nvidia0", "/dev/accel0", "/dev/vfio/0")):
         if ":-1" in mesh:
             each = each or math.prod(sizes)
+        elif not sizes:  # any mesh will do
+            each = each or max(_VIRTUAL // processes, 1)
         if not each and math.prod(sizes) % processes:
             raise UsageError(
                 f"{processes} processes cannot share {math.prod(sizes)} processors equally.",

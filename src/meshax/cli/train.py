@@ -68,14 +68,15 @@ class Train(Joining):
         """Trains."""
         options = self.options()
         peers = self.join(options.mesh or VIRTUAL, lambda: _facts(options))
+        from ..train.adapting import adapted
         from ..train.config import TrainConfig
         from ..train.evaluation import show_metric
         from ..train.loop import Run
 
-        config = TrainConfig.of(options)
+        console = progress_console()
+        config = adapted(TrainConfig.of(options), peers, console)
         with usage():
             config.check()
-        console = progress_console()
         keep_compiled_programs(console)
         run = Run(config, console)
         result = run.train()

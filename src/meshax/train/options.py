@@ -59,7 +59,9 @@ class TrainOptions:
     model_: dict[str, Any] = field(default_factory=dict)
     # the directory of a run whose weights to start from: its model and vocabulary, with other data, at step 0
     from_: str = ""
-    mesh: str = ""  # the processors; none: "data:2 model:4" virtual ones, or all accelerators there are
+    # the processors; none: "data:2 model:4" virtual ones, or all accelerators there are; auto: a search finds mesh and
+    # layout for all there are
+    mesh: str = ""
     layout: str = "data+model"  # rules, or a name: none, data, model, data+model, fsdp, sequence
     param_layout: str = ""  # rules added where parameters are stored
     optimizer_layout: str = ""  # rules added where the optimizer's state is stored

@@ -49,9 +49,13 @@ def step_and_shapes(
 
 def memory_of(mesh: Mesh, size: str) -> float:
     """Returns the bytes that a processor may use: those given, else what its device says, else what its kind has."""
+    return memory_of_device(mesh.jax_mesh.local_devices[0], size)
+
+
+def memory_of_device(device: Any, size: str) -> float:
+    """Returns the bytes that may be used of a device: those given, else what it says, else what its kind has."""
     if size:
         return parse_bytes(size)
-    device = mesh.jax_mesh.local_devices[0]
     stats = device.memory_stats() or {}
     return float(stats.get("bytes_limit") or of_device(device.device_kind).memory)
 
