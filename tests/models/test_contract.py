@@ -20,11 +20,14 @@ KEY = jax.random.key(0)
 
 def small(preset: Preset) -> Preset:
     """The first of its kind; nothing of it is made, so that it may be large."""
-    return dataclasses.replace(preset, batch={name: min(size, 4) for name, size in preset.batch.items()})
+    least = 8 if "x" in preset.batch else 4  # images are halved level by level
+    return dataclasses.replace(preset, batch={name: min(size, least) for name, size in preset.batch.items()})
 
 
 def dims_of(tree):
-    return {dim.name: dim.size for x in jax.tree.leaves(tree, is_leaf=is_tensor) if is_tensor(x) for dim in x.dims}
+    """The sizes of all dims by name: the largest, where layers differ."""
+    dims = [dim for x in jax.tree.leaves(tree, is_leaf=is_tensor) if is_tensor(x) for dim in x.dims]
+    return {dim.name: max(d.size for d in dims if d.name == dim.name) for dim in dims}
 
 
 def test_every_kind_has_a_preset():
@@ -37,7 +40,7 @@ def test_the_glossary_has_every_dim_and_its_size(preset):
     parameters, batch = dims_of(jax.eval_shape(config.make, KEY)), dims_of(config.batch(preset.batch))
     assert {*parameters, *batch} <= set(config.glossary)
     assert {name: size for name, size in config.sizes().items() if name in parameters} == parameters
-    assert batch == preset.batch
+    assert preset.batch.items() <= batch.items()  # and what the configuration says itself: channels of an image
 
 
 @pytest.mark.parametrize("preset", [small(preset) for preset in ONE_OF_EACH], ids=lambda preset: preset.name)
@@ -51,7 +54,8 @@ def test_the_loss_takes_what_the_configuration_describes(preset):
         sums = jax.eval_shape(evaluation_step, model, full)
         assert {"loss", "count"} <= set(sums) and all(x.dims == () for x in sums.values())
     assert all(isinstance(value, float) for value in preset.model.metrics(dict.fromkeys(sums, 0.5)).values())
-    assert preset.model.metrics({"loss": 0.5})  # all that is known while training
+    while_training = preset.model.metrics({"loss": 0.5})  # all that is known then; of an overlap, nothing
+    assert while_training or any("dice" in name for name in preset.model.metrics(dict.fromkeys(sums, 0.5)))
 
 
 @pytest.mark.parametrize("preset", ONE_OF_EACH, ids=lambda preset: preset.name)

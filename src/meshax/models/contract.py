@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from ..dim import Dims, sizes
-from ..tensors import Tensor
+from ..tensors import Tensor, is_tensor
 
 
 class Model(Protocol):
@@ -32,6 +32,16 @@ class Model(Protocol):
 
     def measure(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Returns what an evaluation adds up, by name: the summed `loss`, and what the metrics need beside it."""
+
+
+class ObservingModel(Model, Protocol):
+    """A model that keeps statistics of what it has seen beside its parameters: those of batch norms."""
+
+    def loss_and_observed(self, batch: dict[str, Tensor], key: Any = None) -> tuple[Tensor, Tensor, Any]:
+        """Returns what `loss` returns, and a tree of tensors that was observed on the way."""
+
+    def updated(self, observed: Any) -> "ObservingModel":
+        """Returns the model with what was observed taken into its statistics; microbatches have a dim of their own."""
 
 
 class LanguageModel(Model, Protocol):
@@ -144,5 +154,6 @@ def shape_of(dims: Dims, dtype: Any = jnp.int32) -> Tensor:
 
 
 def parameter_count(config: ModelConfig) -> int:
-    """Returns the number of parameters, without making any."""
-    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(config.make, jax.random.key(0))))
+    """Returns the number of parameters, without making any; running statistics are none."""
+    leaves = jax.tree.leaves(jax.eval_shape(config.make, jax.random.key(0)), is_leaf=is_tensor)
+    return sum(leaf.size for leaf in leaves if leaf.role == "param")

@@ -74,15 +74,17 @@ def make_train_step(
     options: dict[str, Any] = {} if microbatches is None else {"microbatches": microbatches, "over": "batch"}
     parts = microbatches or 1
 
-    def loss(model: Any, batch: dict[str, Tensor], total: Tensor, key: Any) -> Tensor:
-        return model.loss(batch, key)[0] * parts / total
+    def loss(model: Any, batch: dict[str, Tensor], total: Tensor, key: Any) -> tuple[Tensor, Any]:
+        value, _, *observed = (model.loss_and_observed if _observes(model) else model.loss)(batch, key)
+        return value * parts / total, observed
 
     def train_step(state: TrainState, batch: dict[str, Tensor], key: Any) -> tuple[TrainState, dict[str, Tensor]]:
         count = maximum(sum_(batch["weights"].astype(jnp.float32)), 1.0)
         total = full((), float(batch["weights"].size)) if count_padding else count
         drawn = jax.random.fold_in(key, state.step.array)
-        value, grads = value_and_grad(loss, **options)(state.model, batch, total, drawn)
+        (value, observed), grads = value_and_grad(loss, has_aux=True, **options)(state.model, batch, total, drawn)
         model, moments = optimizer.apply(grads, state.optimizer, state.model)
+        model = _with_statistics(model, state.model.updated(*observed)) if _observes(model) else model
         norm = with_role(moments.norm, None)
         finite = isfinite(value) & isfinite(norm)
         model, moments = _if(finite, model, state.model), _if(finite, moments, state.optimizer)
@@ -91,6 +93,15 @@ def make_train_step(
         return TrainState(state.step + 1, model, moments), metrics
 
     return train_step
+
+
+def _observes(model: Any) -> bool:
+    return hasattr(model, "loss_and_observed")
+
+
+def _with_statistics(model: Any, updated: Any) -> Any:
+    """Returns the parameters of a model with the statistics of another, which no optimizer may change."""
+    return jax.tree.map(lambda a, b: a if a.role == "param" else b, model, updated, is_leaf=is_tensor)
 
 
 def _if(condition: Tensor, new: Any, old: Any) -> Any:
