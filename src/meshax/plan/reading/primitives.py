@@ -50,7 +50,9 @@ def _have(names: str, **traits: object) -> None:
 
 
 _have(" ".join(sorted(ELEMENTWISE | EACH_ALONE | WATCHING)))
-_have("transpose rev pad concatenate slice dynamic_slice split stack unstack tile random_bits random_fold_in")
+_have(
+    "transpose rev pad concatenate slice dynamic_slice split stack unstack tile random_bits random_fold_in random_split"
+)
 _have("reshape squeeze expand_dims pvary pcast stop_gradient name copy optimization_barrier named", fusion="view")
 _have("reduce_precision bitcast_convert_type", fusion="view")
 _have(
