@@ -41,7 +41,19 @@ def run(*arguments, **options):
     return process.returncode, out, err
 
 
-EVERY = ["train", "eval", "generate", "score", "presets", "explain", "plan", "layout", "bench", "bench calibrate"]
+EVERY = [
+    "train",
+    "eval",
+    "generate",
+    "score",
+    "average",
+    "presets",
+    "explain",
+    "plan",
+    "layout",
+    "bench",
+    "bench calibrate",
+]
 
 
 @pytest.mark.parametrize("command", ["", *EVERY])

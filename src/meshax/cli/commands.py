@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from .average import Average
 from .bench_decode import BenchDecode
 from .bench_step import BenchStep
 from .bleu import Bleu
@@ -31,6 +32,7 @@ _COMMANDS = {
     "bleu": Bleu,
     "score": Score,
     "serve": Serve,
+    "average": Average,
     "import": ImportWeights,
     "export": ExportWeights,
     "presets": Presets,

@@ -29,6 +29,7 @@ class Evaluate(Reporting):
         "runs/tiny"
     )
     step: Annotated[str, arg(metavar="STEP", help="A step, latest or best.")] = "latest"
+    average: Annotated[bool, arg(help="The moving average of the weights, if training kept one.")] = False
     mesh: Annotated[str, arg(metavar="AXES", help="Other processors than it was trained on.")] = ""
     layout: Annotated[str, arg(metavar="RULES", help="Another layout than it was trained under.")] = ""
     translations: Annotated[
@@ -57,7 +58,7 @@ class Evaluate(Reporting):
         if self.data.text or self.data.source or self.data.pairs:
             run.use_other_text(self.data)
         with finishing("finishing a batch") as work:
-            state, extra = run.restored(step)
+            state, extra = run.restored(step, self.average)
             evaluation = run.evaluate(state.model, check=work.check)
             judgement = self._judge(run, state.model) if run.model.batch_kind == "pairs" and self.translations else None
         data = {"step": extra["step"], "loss": evaluation.loss, **evaluation.figures()}

@@ -46,6 +46,7 @@ class OnTrained(Reporting):
         "runs/tiny"
     )
     step: Annotated[str, arg(metavar="STEP", help="A step, latest or best.")] = "latest"
+    average: Annotated[bool, arg(help="The moving average of the weights, if training kept one.")] = False
     mesh: Annotated[str, arg(metavar="AXES", help="Other processors than it was trained on.")] = ""
     layout: Annotated[str, arg(metavar="RULES", help="Another layout than it was trained under.")] = ""
 
@@ -74,7 +75,7 @@ class OnTrained(Reporting):
         if run.model.batch_kind != kind:
             raise UsageError(f"the model in {self.run_!r} {_NOT_SO[kind]}.", fix=fix)
         with finishing("finishing what is being written") as work:
-            state, _ = run.restored(step)
+            state, _ = run.restored(step, self.average)
             yield run, state.model, work
 
 

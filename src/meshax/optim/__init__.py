@@ -6,11 +6,13 @@ would be wrong. Those that reduce over whole parameters are our own, exact under
 
 from . import schedules
 from .adafactor import Adafactor
+from .averaging import averaged
 from .clipping import clip_by_global_norm, clipped, global_norm
 from .contract import Optimizer
 from .elementwise import from_optax
 from .named_optimizers import by_name
 
 __all__ = [
-    "Adafactor", "Optimizer", "by_name", "clip_by_global_norm", "clipped", "from_optax", "global_norm", "schedules",
+    "Adafactor", "Optimizer", "averaged", "by_name", "clip_by_global_norm", "clipped", "from_optax", "global_norm",
+    "schedules",
 ]  # fmt: skip

@@ -52,7 +52,7 @@ def clip_by_global_norm(grads: Tree, limit: float) -> tuple[Tree, Tensor]:
 class ClippedState(NamedTuple):
     """The state of a clipped optimizer: the last norm before clipping, and the optimizer's own."""
 
-    norm: Tensor
+    norm: Any
     inner: Any
 
 

@@ -15,6 +15,7 @@ from ..models.contract import ModelConfig, Preset
 from ..models.fields import with_fields
 from ..models.presets import batch_sizes, preset
 from ..models.recomputation import KEEP
+from ..optim.averaging import averaged
 from ..optim.clipping import Clipped, clipped
 from ..optim.named_optimizers import by_name
 from ..optim.schedules import Schedule
@@ -124,7 +125,8 @@ class TrainConfig(TrainOptions):
         """Returns the optimizer with its schedule; without a limit it clips nothing, and still knows the norm."""
         o = self.filled().optimizer
         options = {name: getattr(o, name) for name in _OPTIMIZER if getattr(o, name) is not None}
-        return clipped(by_name(o.name, self.schedule(), **options), o.clip or math.inf)
+        optimizer = by_name(o.name, self.schedule(), **options)
+        return clipped(averaged(optimizer, o.average) if o.average else optimizer, o.clip or math.inf)
 
     def _peak(self) -> float:
         return self.optimizer.rate or self._usual_rate()

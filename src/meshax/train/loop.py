@@ -140,15 +140,20 @@ class Run:
     def _init(self) -> TrainState:
         return init_state(self.model.make, self.optimizer, jax.random.key(self.config.seed))
 
-    def restored(self, step: int | str = "latest") -> tuple[Any, dict[str, Any]]:
+    def restored(self, step: int | str = "latest", average: bool = False) -> tuple[Any, dict[str, Any]]:
         """Returns the state of a checkpoint, placed as this run's layout says, and what was saved beside it.
 
-        Of a run that is only looked at, the state is the model alone.
+        Of a run that is only looked at, the state is the model alone: its last weights, or their moving average.
         """
+        if average and not (self.read_only and self.config.optimizer.average):
+            raise TrainingError(
+                f"the run in {str(self.directory)!r} has kept no average of its weights.",
+                fix="train with optimizer.average=0.999, or leave the average out.",
+            )
         wanted: Any = step  # a word that it does not know, it explains itself
         is_alone = IMPORTED in self.checkpoints.describe(wanted).extra
         if self.read_only or is_alone:
-            model, extra = weights_of(self.directory, self.model, self.mesh, self.layout, wanted)
+            model, extra = weights_of(self.directory, self.model, self.mesh, self.layout, wanted, average)
             state = Weights(model) if self.read_only else state_from(model, self.optimizer, self.mesh, self.layout)
             return state, extra
         like = spmd(self._init, Mesh("none:1", abstract=True), "").trace().results
@@ -394,4 +399,4 @@ class Run:
 def _identity(config: TrainConfig) -> dict[str, Any]:
     """Returns what may not change from one start of a run to the next."""
     model: Any = config.model()
-    return asdict(model) | {"optimizer": config.optimizer.name}
+    return asdict(model) | {"optimizer": config.optimizer.name, "optimizer.average": bool(config.optimizer.average)}

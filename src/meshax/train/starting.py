@@ -10,7 +10,8 @@ import jax
 from ..layout import Layout
 from ..mesh import Mesh
 from ..models.contract import Model, ModelConfig
-from ..optim.clipping import Clipped
+from ..optim.averaging import AveragedState
+from ..optim.clipping import Clipped, ClippedState
 from ..program import spmd
 from .checkpoint import Checkpoints, Damaged
 from .step import TrainState, state_of
@@ -25,8 +26,14 @@ class Weights(eqx.Module):
     model: Any
 
 
+class Averages(eqx.Module):
+    """The part of a state that is the moving average of the model, under the same names."""
+
+    optimizer: Any
+
+
 def weights_of(
-    run: str | Path, config: ModelConfig, mesh: Mesh, layout: Layout, step: Any = "latest"
+    run: str | Path, config: ModelConfig, mesh: Mesh, layout: Layout, step: Any = "latest", average: bool = False
 ) -> tuple[Model, dict[str, Any]]:
     """Reads the model of a run's checkpoint onto a mesh, and what was saved beside it; nothing else is read.
 
@@ -36,15 +43,17 @@ def weights_of(
         mesh: the processors, not necessarily those of that run.
         layout: the rules, not necessarily those of that run.
         step: of the checkpoint, or "latest" or "best".
+        average: reads the moving average of the weights instead, which training has kept beside them.
     """
 
-    def make() -> Weights:
-        return Weights(config.make(jax.random.key(0)))
+    def make() -> Any:
+        model = config.make(jax.random.key(0))
+        return Averages(ClippedState(None, AveragedState(model, None, None))) if average else Weights(model)
 
     like = spmd(make, Mesh("none:1", abstract=True), "").trace().results
     with checkpoints_of(run) as checkpoints:
         tree, extra = checkpoints.restore(step, like=like, mesh=mesh, layout=layout, dtype="like", partial=True)
-    return tree.model, extra
+    return (tree.optimizer.inner.average if average else tree.model), extra
 
 
 def checkpoints_of(run: str | Path) -> Checkpoints:
