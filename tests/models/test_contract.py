@@ -10,7 +10,6 @@ import meshax as mx
 from meshax.models.contract import Preset
 from meshax.models.presets import KINDS, PRESETS
 from meshax.tensors import is_tensor
-from meshax.train.examples import KINDS as EXAMPLES
 from meshax.train.examples import batch_shapes
 from meshax.train.step import evaluation_step
 
@@ -48,7 +47,7 @@ def test_the_loss_takes_what_the_configuration_describes(preset):
     model = jax.eval_shape(preset.model.make, KEY)
     batch = preset.model.batch(preset.batch)
     assert all("batch" in [d.name for d in x.dims] for x in batch.values())
-    for full in (batch, batch_shapes(preset.model, preset.batch) if preset.model.batch_kind in EXAMPLES else batch):
+    for full in (batch, batch_shapes(preset.model, preset.batch)):
         loss, count = jax.eval_shape(lambda model, batch: model.loss(batch, KEY), model, full)
         assert loss.dims == count.dims == ()
         sums = jax.eval_shape(evaluation_step, model, full)
