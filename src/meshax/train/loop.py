@@ -145,11 +145,6 @@ class Run:
 
         Of a run that is only looked at, the state is the model alone: its last weights, or their moving average.
         """
-        if average and not (self.read_only and self.config.optimizer.average):
-            raise TrainingError(
-                f"the run in {str(self.directory)!r} has kept no average of its weights.",
-                fix="train with optimizer.average=0.999, or leave the average out.",
-            )
         wanted: Any = step  # a word that it does not know, it explains itself
         is_alone = IMPORTED in self.checkpoints.describe(wanted).extra
         if self.read_only or is_alone:

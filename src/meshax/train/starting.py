@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
+from ..errors import TrainingError
 from ..layout import Layout
 from ..mesh import Mesh
 from ..models.contract import Model, ModelConfig
@@ -14,6 +15,7 @@ from ..optim.averaging import AveragedState
 from ..optim.clipping import Clipped, ClippedState
 from ..program import spmd
 from .checkpoint import Checkpoints, Damaged
+from .config import run_config
 from .step import TrainState, state_of
 
 CHECKPOINTS = "checkpoints"  # the folder of them in a run's directory
@@ -45,6 +47,11 @@ def weights_of(
         step: of the checkpoint, or "latest" or "best".
         average: reads the moving average of the weights instead, which training has kept beside them.
     """
+    if average and not run_config(run).optimizer.average:
+        raise TrainingError(
+            f"the run in {str(run)!r} has kept no average of its weights.",
+            fix="train with optimizer.average=0.999, or leave the average out.",
+        )
 
     def make() -> Any:
         model = config.make(jax.random.key(0))
