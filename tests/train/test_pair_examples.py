@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 import meshax as mx
-from extent import some
 from meshax.data.pair_packing import PackedPairs
 from meshax.errors import ArgumentError, TrainingError
 from meshax.train.config import TrainConfig
@@ -137,7 +136,8 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", some(LAYOUTS, "data+model"))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_same_losses_under_every_layout(trained, tmp_path, layout):
     run, _ = trained
     config = small_translator(tmp_path, mesh=LAYOUTS[layout], layout=layout, translations=0, save_every=99)
