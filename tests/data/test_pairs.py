@@ -134,6 +134,14 @@ def test_a_sample_has_both_sides():
     assert "ligne" not in samples[0] and len("".join(pairs.side(1).sample(200))) <= 200
 
 
+def test_a_sample_is_spread_evenly_and_fears_no_bytes(monkeypatch):
+    monkeypatch.setattr(module, "_STRETCH", 100)
+    write("a.en", [b"\0\xff first", *(f"line {number:04}" for number in range(2000))]), write("a.fr", ["x"] * 2001)
+    numbers = [int(text[5:]) for text in Pairs.find("a.en", "a.fr").side(0).sample(3000) if len(text) == 9]
+    assert 100 < len(numbers) < 300 and numbers == sorted(set(numbers))
+    assert {number // 250 for number in numbers} == set(range(8))
+
+
 def test_reading_takes_constant_memory():
     number = 20_000
     write("a.en", [f"line {i} " + "x" * 1000 for i in range(number)]), write("a.fr.gz", map(str, range(number)))

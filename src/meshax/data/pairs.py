@@ -20,13 +20,15 @@ from typing import Any, NamedTuple
 
 from ..errors import ArgumentError, DataError, did_you_mean
 from .archives import Place, find
+from .compression import readable
 from .left_out import Errors, FileError, LeftOut
 from .limits import Counter, Limit
 from .lines import Line, lines
-from .reading import PIECE, Piece, Reading
-from .text import WHOLE, Text, encoding_named, hash_of
+from .reading import PIECE, Piece
+from .text import WHOLE, encoding_named, hash_of
 
 SIDES = ("source", "target")
+_STRETCH = 1 << 20  # bytes that a sample takes at one place
 _COUNTED = 1 << 28  # bytes on the disk: the lines of smaller files are counted at once
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _JSON = (".jsonl", ".ndjson", ".json")
@@ -275,21 +277,31 @@ class Side:
     def sample(self, num_bytes: int) -> Iterator[str]:
         """Yields texts of this side of about so many bytes in all.
 
-        Plain files are read at places spread evenly; of archives and the like it takes the beginnings.
+        Plain files are read at places spread evenly; of others it takes the beginnings.
         """
         total = max(self.pairs.num_bytes, 1)
         for file in self.files:
-            share = num_bytes * file.status()[0] // total
-            place = file.places[self.number] if file.target is not None else file.source
-            if file.target is not None and not place.member and place.kind != ".sgm":
-                text = Text(
-                    (place.path,), Reading("line", errors="skip", encoding=self.reading.encoding), limit=self.limit
-                )
-                yield from text.sample(share)
+            share = max(num_bytes * file.status()[0] // total, 1)
+            place = file.places[self.number] if file.target is not None else None
+            if place is not None and not self.limit and not place.member and place.kind == place.path.suffix != ".sgm":
+                yield from _stretches(place.path, share, self.reading.encoding)
                 continue
             pieces = self.pieces(file, left_out=LeftOut("skip"))
-            for piece in Counter(Limit(self.limit.documents, max(share, 1))).take(pieces):
+            for piece in Counter(Limit(self.limit.documents, share)).take(pieces):
                 yield piece.text
+
+
+def _stretches(path: Path, num_bytes: int, encoding: str) -> Iterator[str]:
+    """Yields lines of a plain file of so many bytes in all, from places spread evenly over it."""
+    with readable(path), open(path, "rb") as file:
+        size = path.stat().st_size
+        count = max(1, min(num_bytes, size) // _STRETCH)
+        for number in range(count):
+            file.seek(number * size // count)
+            content = file.read(min(num_bytes, size) // count)
+            if number:  # a line that began before
+                content = content.partition(b"\n")[2]
+            yield from content.decode(encoding, "ignore").split("\n")
 
 
 def _places(patterns: str | Path | Iterable[str | Path]) -> list[Place]:

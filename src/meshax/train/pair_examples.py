@@ -36,10 +36,17 @@ from .evaluation import Evaluation
 from .metrics import bits_per_byte
 from .preparing import SAMPLED, cached, make_folder, say_left_out, train_vocabulary, vocabulary_before
 from .text_options import DataOptions, TextOptions
-from .text_record import VOCABULARY, check_same_text, has_checkpoint, named_vocabulary, remember, stored_tokens
+from .text_record import (
+    TARGET_VOCABULARY,
+    VOCABULARY,
+    check_same_text,
+    has_checkpoint,
+    named_vocabulary,
+    remember,
+    stored_tokens,
+)
 from .translations import Judgement, judge
 
-TARGET_VOCABULARY = "target_vocabulary.json"  # beside the other, if targets have one of their own
 PAIRS = "pairs"  # the folder of those that are made by rules
 _MADE = {"train": 20_000, "held_out": 500}
 

@@ -17,6 +17,7 @@ from .config import TrainConfig
 from .text_options import DataOptions, TextOptions
 
 VOCABULARY = "vocabulary.json"
+TARGET_VOCABULARY = "target_vocabulary.json"  # beside it, if the targets of pairs have one of their own
 TEXT = "text.json"
 _NOT_THE_TEXT = {"vocabulary", "target_vocabulary", "tokenizer", "cache"}  # options that may change when a run goes on
 
@@ -24,14 +25,17 @@ _NOT_THE_TEXT = {"vocabulary", "target_vocabulary", "tokenizer", "cache"}  # opt
 def check_same_text(config: TrainConfig) -> None:
     """Raises if a run is to go on with another text or vocabulary than it has."""
     run, data = config.directory(), config.data
-    own = run / VOCABULARY
-    named = named_vocabulary(data) if own.exists() else None
-    if named is not None and named.fingerprint != Vocabulary.load(own).fingerprint:
-        raise TrainingError(
-            f"the run in {str(run)!r} has another vocabulary.",
-            values=f"{data.vocabulary or data.tokenizer}, beside {own}",
-            fix="choose another out=, or leave the option out.",
-        )
+    for name, path in ((VOCABULARY, data.vocabulary or data.tokenizer), (TARGET_VOCABULARY, data.target_vocabulary)):
+        own = run / name
+        if not path or not own.exists():
+            continue
+        named = named_vocabulary(data) if name == VOCABULARY else Vocabulary.load(path)
+        if named is not None and named.fingerprint != Vocabulary.load(own).fingerprint:
+            raise TrainingError(
+                f"the run in {str(run)!r} has another vocabulary.",
+                values=f"{path}, beside {own}",
+                fix="choose another out=, or leave the option out.",
+            )
     there, here = _record(run).get("options", {}), text_options(data)
     if changed := [name for name, value in there.items() if here.get(name) != value]:
         raise TrainingError(
