@@ -70,6 +70,7 @@ OF_SEVERAL_MODULES = {
     "language": "docs/language.md",
     "log_page": "docs/logs.md",
     "packaging": "the wheel",
+    "security": "what is loaded, and who listens",
     "site": "the documents as a site",
     "mesh_tensorflow_behaviour": "what Mesh-TensorFlow does, and we too",
 }

@@ -19,6 +19,7 @@ from .vocabulary import END
 MANIFEST = "manifest.json"
 OFFSET = np.dtype("<u8")
 FORMAT = 1
+_DTYPES = ("uint16", "uint32", "<u2", "<u4")
 
 
 class TokenFiles:
@@ -125,7 +126,9 @@ class TokenFile:
         try:
             manifest = json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))
             version = manifest["format"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            if version == FORMAT:
+                _check(manifest)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(
                 "a folder holds no tokens, or not all of them.",
                 values=f"{self.folder / MANIFEST}: {getattr(error, 'strerror', None) or error}",
@@ -153,3 +156,12 @@ class TokenFile:
 
 
 Tokens = TokenFile | TokenFiles
+
+
+def _check(manifest: dict[str, Any]) -> None:
+    """Raises a ValueError unless the files that a manifest names are in its folder, and hold whole numbers."""
+    counts = [manifest[name] for name in ("tokens", "documents", "bytes", "vocabulary_size")]
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise ValueError("its counts are no numbers")
+    if manifest["dtype"] not in _DTYPES or not str(manifest["key"]).isalnum():
+        raise ValueError("it names no file of tokens")

@@ -7,6 +7,7 @@ process share one database of few files (tensorstore's OCDBT); `merge` makes one
 """
 
 import math
+import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import numpy as np
 from jax.sharding import Sharding
 
 from ...compat import Array
+from ...errors import CheckpointError
 from ...extras import extra
 from .stacks import Source
 
@@ -31,6 +33,7 @@ _MAX_CHUNK_BYTES = 32 << 20  # a reader of any part of a chunk reads all of it
 _MAX_BYTES_IN_FLIGHT = 512 << 20
 _FILE_BYTES = 256 << 20  # files of this size are hashed in parallel
 _CACHE_BYTES = 1 << 30
+_INLINED = 1 << 20  # bytes: small arrays are packed
 
 
 @dataclass(frozen=True)
@@ -144,10 +147,28 @@ class Reader:
     def __init__(self, database: Path):
         self._database = database
         self._context = ts.Context({"cache_pool": {"total_bytes_limit": _CACHE_BYTES}})
+        sizes = (Path(folder, name).stat().st_size for folder, _, names in os.walk(database) for name in names)
+        self._most = sum(sizes) + _INLINED
+
+    def _opened(self, names: Sequence[str]) -> list[Any]:
+        """Opens arrays, none of which can be larger than the files that hold them all."""
+        opening = [
+            ts.open({**_zarr(self._database, name), "open": True}, read=True, context=self._context) for name in names
+        ]
+        stores = [future.result() for future in opening]
+        for name, store in zip(names, stores, strict=True):
+            size = math.prod(store.shape) * store.dtype.numpy_dtype.itemsize
+            if size > self._most:
+                raise CheckpointError(
+                    "an array of a checkpoint says that it is larger than all files.",
+                    values=f"{name}: {size:,} bytes in {self._most:,}",
+                    fix="do not trust this checkpoint; take another one.",
+                )
+        return stores
 
     def whole(self, name: str, part: int | None = None) -> np.ndarray:
         """Reads an array, or one part of it along its first dim, to the host."""
-        store = ts.open({**_zarr(self._database, name), "open": True}, read=True, context=self._context).result()
+        (store,) = self._opened([name])
         return np.asarray((store if part is None else store[part]).read().result())
 
     def start(self, source: Source, shape: tuple[int, ...], sharding: Sharding) -> "Reading":
@@ -158,11 +179,7 @@ class Reader:
             shape: the padded shape under the sharding; saved dims beyond these (the words of a key) stay whole.
             sharding: where the blocks go.
         """
-        opened = [
-            ts.open({**_zarr(self._database, name), "open": True}, read=True, context=self._context)
-            for name in source.names
-        ]
-        stores = [future.result() for future in opened]
+        stores = self._opened(source.names)
         store = ts.stack(stores) if source.is_stack else stores[0]
         store = store if source.part is None else store[source.part]
         shape = (*shape, *store.shape[len(shape) :])

@@ -28,6 +28,7 @@ MANIFEST = "manifest.json"
 VERSION = 1
 
 _SHOW_PROGRESS_FROM = 1 << 30
+_MAX_BYTES = 1 << 30  # of a manifest
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,9 @@ def meshax_version() -> str:
 def read_manifest(directory: Path) -> Manifest:
     """Reads the manifest of a checkpoint, or raises `Damage` or `OtherVersion`."""
     try:
+        size = (directory / MANIFEST).stat().st_size
+        if size > _MAX_BYTES:
+            raise Damage(f"{MANIFEST}: has {size:,} bytes, which none needs")
         return parse_manifest((directory / MANIFEST).read_bytes())
     except FileNotFoundError:
         raise Damage(f"{MANIFEST}: is missing") from None
@@ -120,8 +124,10 @@ def parse_manifest(data: bytes) -> Manifest:
             raise Damage(f"{MANIFEST}: its content has changed")
         arrays = {name: _entry(**entry) for name, entry in body["arrays"].items()}
         files = {name: File(**file) for name, file in body["files"].items()}
+        if outside := [name for name in files if name.startswith("/") or ".." in name.split("/")]:
+            raise Damage(f"{MANIFEST}: names a file outside, {outside[0]!r}")
         return Manifest(body["step"], body["metric"], body["extra"], arrays, files, body["made_by"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise Damage(f"{MANIFEST}: is not JSON any more") from None
 
 
@@ -220,6 +226,8 @@ def _damage(directory: Path, manifest: Manifest, share: int, num_shares: int) ->
     for name, file in manifest.files.items():
         if name not in present:
             yield f"{name}: is missing"
+        elif (directory / name).is_symlink():
+            yield f"{name}: is a link, not a file"
         elif present[name] != file.bytes:
             yield f"{name}: has {present[name]:,} bytes instead of {file.bytes:,}"
         else:
