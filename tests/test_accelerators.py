@@ -10,6 +10,8 @@ import meshax as mx
 from meshax import nn
 from meshax.models.decoder import DecoderConfig
 from meshax.optim import by_name, clipped
+from meshax.plan.compile.hlo import compiled_by_kind, compiled_collectives
+from meshax.plan.compile.overlap import overlapping
 from meshax.plan.search.named_layouts import find_layout
 from meshax.train.examples import batch_shapes
 from meshax.train.step_memory import step_and_shapes
@@ -114,6 +116,23 @@ def test_a_training_step_compiles_for_every_generation(topology, kernels):
     mesh = mx.Mesh("data:2 model:4", topology=topology)
     compiled = mx.spmd(step, mesh, find_layout("data+model", mesh), donate=0).compile(*args)
     assert ("tpu_custom_call" in compiled.as_text()) == kernels
+
+
+@pytest.mark.tpu
+def test_gathers_run_beside_products_where_that_is_asked_for():
+    """Most of them; what is sent stays the same."""
+    config = DecoderConfig(d_model=512, heads=8, d_kv=64, d_ff=2048, layers=2, vocab=1024, keep="nothing")
+    step, args = step_and_shapes(config, clipped(by_name("adafactor", 0.01), 1.0), packed(config, 64, 256))
+    mesh = mx.Mesh("data:8", topology="tpu v5p:2x2x2")
+    layout = find_layout("fsdp", mesh, known=config.glossary, sizes=config.sizes())
+    plain, asked = (
+        compiled_collectives(mx.spmd(step, mesh, layout, 0, flags).compile(*args).as_text())
+        for flags in ({}, overlapping(mesh.platform))
+    )
+    assert not any(c.is_beside for c in plain)
+    gathers = [c for c in asked if c.kind == "all-gather"]
+    assert sum(c.count for c in gathers if c.is_beside) > sum(c.count for c in gathers) / 2
+    assert compiled_by_kind(asked) == compiled_by_kind(plain)
 
 
 @pytest.mark.gpu

@@ -107,6 +107,8 @@ def test_options_of_the_compiler(monkeypatch):
     monkeypatch.setattr(type(mesh), "platform", "gpu")
     fastest = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_cublaslt": True}
     assert compiler_options(mesh) == fastest
+    hiding = {"xla_gpu_enable_latency_hiding_scheduler": True}
+    assert compiler_options(mesh, overlap=True) == fastest | hiding
     assert compiler_options(mesh, ["xla_gpu_enable_triton_gemm=true"]) == fastest | {"xla_gpu_enable_triton_gemm": True}
 
 

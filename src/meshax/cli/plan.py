@@ -36,6 +36,10 @@ class MakePlan(OnLaidOut):
         ),
     ] = ""
 
+    overlap: Annotated[
+        bool, arg(help="Ask the compiler to run collectives beside computation, and say how many do.")
+    ] = False
+
     def run(self) -> None:
         """Compiles in another process and prints what it says."""
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -64,7 +68,7 @@ class MakePlan(OnLaidOut):
             module, target = {"module": "meshax.decode.planning"}, json.dumps(self.decode_step())
         request = {"target": target, "topology": topology, "mesh": self.mesh, "layout": self.layout}
         request |= {"params": self.param_layout, "optimizer": self.optimizer_layout, "html": self.html}
-        request["hardware"] = self.hardware
+        request |= {"hardware": self.hardware, "overlap": self.overlap}
         columns = (SpinnerColumn(finished_text="-"), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=progress_console()) as progress:
 

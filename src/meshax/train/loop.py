@@ -159,7 +159,7 @@ class Run:
         """The program of one step."""
         o = self.config.optimizer
         parts = o.microbatches if o.microbatches > 1 else None
-        flags = compiler_options(self.mesh, self.config.compiler_options)
+        flags = compiler_options(self.mesh, self.config.compiler_options, self.config.overlap)
         return spmd(make_train_step(self.optimizer, parts, bool(o.count_padding)), self.mesh, self.layout, 0, flags)
 
     @cached_property

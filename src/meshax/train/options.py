@@ -80,6 +80,7 @@ class TrainOptions:
     keep: str = ""
     layers_as: str = ""  # loop, unrolled, or auto: as suits depth and device; none: the preset's
     compiler_options: tuple[str, ...] = ()  # XLA's flags for a step, beside those found fastest: xla_...=true
+    overlap: bool = False  # whether collectives run beside computation, where a compiler can: it changes no result
     memory: str = ""  # the bytes a processor may use, as in 16GB; none: what it has
     vocab: int = 0  # subwords at most, fewer if the text has no more; 0: the preset's
     dtype: str = ""  # of products: bfloat16, float16 or float32; none: the preset's

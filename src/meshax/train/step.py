@@ -18,6 +18,7 @@ from ..models.contract import Model
 from ..ops import full, isfinite, maximum, value_and_grad, where, zeros
 from ..ops import sum as sum_
 from ..optim.clipping import Clipped
+from ..plan.compile.overlap import overlapping
 from ..tensors import Tensor, is_tensor, with_role
 
 # XLA's flags under which a step is fastest, by platform: docs/performance.md has what was measured.
@@ -42,14 +43,15 @@ def state_of(model: Model, optimizer: Clipped) -> TrainState:
     return TrainState(zeros((), jnp.int32), model, optimizer.init(model))
 
 
-def compiler_options(mesh: Mesh, changes: Sequence[str] = ()) -> dict[str, Any]:
+def compiler_options(mesh: Mesh, changes: Sequence[str] = (), overlap: bool = False) -> dict[str, Any]:
     """Returns XLA's flags for a step: those that were fastest on such processors, and what is to be changed in them.
 
     Args:
         mesh: the processors.
         changes: flags and values, as in `xla_gpu_enable_triton_gemm=true`.
+        overlap: whether collectives are to run beside computation.
     """
-    flags = dict(_FASTEST.get(mesh.platform, {}))
+    flags = _FASTEST.get(mesh.platform, {}) | (overlapping(mesh.platform) if overlap else {})
     for change in changes:
         name, equals, value = change.partition("=")
         if not (equals and value and name.startswith("xla_")):

@@ -60,6 +60,11 @@ def test_a_plan_that_fits():
     assert data["tokens_per_second"] == pytest.approx(128 / data["seconds"])
     assert data["estimated_memory"] == one.report.memory
     text = str(one)
+    assert "run beside" not in text
+    hidden = CompiledCollective("all-gather", (("f32", (8,)),), 4, 2, is_beside=True)
+    assert "\n2 of 5 operations, 64 bytes, run beside computation.\n" in str(
+        made(one.memory, collectives=[*one.collectives, hidden])
+    )
     assert "fits: 1 GB of the 8.59 GB of a tpu-v2 processor, 12%" in text
     assert "permute: 3 are the compiler's own" in text
     assert "tokens/s: 128 in a call" in text and "took: compiling 2.5 s" in text

@@ -5,9 +5,11 @@ reduce-scatter, gathers in the narrower dtype when a cast follows, drops what it
 early to hide it behind others. So the text is read for itself, then set beside ours, kind by kind.
 """
 
+import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +31,7 @@ _CALLED = re.compile(r"\b(?:to_apply|calls|body|true_computation|false_computati
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _CHAIN = re.compile(r'chain_id="(\w+)"')
+_NO_WORK = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")
 _COMMENT = re.compile(r"/\*.*?\*/")
 
 Array = tuple[str, tuple[int, ...]]  # dtype and shape
@@ -42,6 +45,7 @@ class CompiledCollective:
     operands: tuple[Array, ...]
     group: int  # processors that take part together; 0 for a permute
     count: int
+    is_beside: bool = False  # whether it is started early, and something else is computed before it is waited for
 
     @property
     def bytes(self) -> int:
@@ -51,14 +55,15 @@ class CompiledCollective:
     def as_dict(self) -> dict[str, Any]:
         """Returns it as plain data."""
         operands = [f"{dtype}[{','.join(map(str, shape))}]" for dtype, shape in self.operands]
-        return {"kind": self.kind, "operands": operands, "bytes": self.bytes, "group": self.group, "count": self.count}
+        numbers = {"bytes": self.bytes, "group": self.group, "count": self.count}
+        return {"kind": self.kind, "operands": operands, **numbers, "is_beside": self.is_beside}
 
 
 def compiled_collectives(text: str) -> list[CompiledCollective]:
     """Returns the collectives in the text of a compiled program, times the trips of the loops around them."""
     computations = _computations(text)
     entry = next((c for c in computations.values() if c.is_entry), None)
-    return list(_found(entry, computations, 1, set())) if entry is not None else []
+    return list(_found(entry, computations, 1, set(), Counter(_CHAIN.findall(text)))) if entry is not None else []
 
 
 @dataclass
@@ -83,6 +88,14 @@ class _Computation:
         """Returns the arrays that an instruction makes."""
         result = next((i.result for i in self.instructions if i.name == name), "")
         return [(dtype, tuple(int(n) for n in shape.split(",") if n)) for dtype, shape in _ARRAY.findall(result)]
+
+    def computes_while(self, one: _Instruction) -> bool:
+        """Whether anything is computed between the start of an operation and its end."""
+        if not one.op.endswith("-start"):
+            return False
+        later = self.instructions[self.instructions.index(one) + 1 :]
+        between = itertools.takewhile(lambda other: one.name not in other.operands, later)
+        return any(other.op not in _NO_WORK for other in between)
 
 
 def _computations(text: str) -> dict[str, _Computation]:
@@ -118,7 +131,11 @@ def _closing(text: str, start: int) -> int:
 
 
 def _found(
-    inside: _Computation, computations: dict[str, _Computation], times: int, chains: set[str]
+    inside: _Computation,
+    computations: dict[str, _Computation],
+    times: int,
+    chains: set[str],
+    texts: Mapping[str, int],
 ) -> Iterator[CompiledCollective]:
     for one in inside.instructions:
         kind = _NAMES.get(one.op.removesuffix("-start"))
@@ -127,12 +144,13 @@ def _found(
             if chain is None or chain[1] not in chains:
                 chains |= {chain[1]} if chain else set()
                 arrays = [array for name in one.operands for array in inside.arrays(name)]
-                yield CompiledCollective(kind, tuple(arrays), _group_size(one.rest), times)
+                is_beside = texts[chain[1]] > 2 if chain else inside.computes_while(one)  # not its start and end alone
+                yield CompiledCollective(kind, tuple(arrays), _group_size(one.rest), times, is_beside)
             continue
         repeats = _trips(one, computations) if one.op == "while" else 1
         for called in [*_CALLED.findall(one.rest), *_branches(one)]:
             if called in computations:
-                yield from _found(computations[called], computations, times * repeats, chains)
+                yield from _found(computations[called], computations, times * repeats, chains, texts)
 
 
 def _branches(one: _Instruction) -> list[str]:

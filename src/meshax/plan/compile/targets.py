@@ -20,6 +20,7 @@ from ...errors import ArgumentError, MeshaxError, did_you_mean
 from ...mesh import Mesh
 from ...program import Program, spmd
 from ..search.named_layouts import find_layout, sizes_of
+from .overlap import overlapping
 from .topologies import CPU
 
 _EXAMPLE = "write FILE.py:FUNCTION, as in examples/transformer.py:tiny."
@@ -47,7 +48,13 @@ class Target:
         return mesh or " ".join(f"{axis}:{size}" for axis, size in own.items())
 
     def build(
-        self, mesh: str = "", layout: str = "", params: str = "", optimizer: str = "", topology: str | None = None
+        self,
+        mesh: str = "",
+        layout: str = "",
+        params: str = "",
+        optimizer: str = "",
+        topology: str | None = None,
+        overlap: bool = False,
     ) -> Program:
         """Makes the program, without devices unless a topology is named; what is not given is the target's own."""
         own, axes = self.program, self.axes(mesh)
@@ -55,10 +62,11 @@ class Target:
             processors = Mesh(axes)
         else:
             processors = Mesh(axes, topology=topology) if topology else Mesh(axes, abstract=True)
+        flags = overlapping(processors.platform) if overlap else None
         if own is not None and not (layout or params or optimizer):
-            return spmd(own.fn, processors, own.layout, own.donate)
+            return spmd(own.fn, processors, own.layout, own.donate, flags)
         rules = find_layout(layout or "none", processors, params, optimizer, sizes=sizes_of(self.args))
-        return spmd(self.fn, processors, rules, self.donate)
+        return spmd(self.fn, processors, rules, self.donate, flags)
 
 
 def check_target(target: str) -> tuple[Path, str]:

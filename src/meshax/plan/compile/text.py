@@ -21,7 +21,7 @@ def as_text(plan: "Plan", render: Render = _fitting) -> str:
     if plan.memory is not None:
         some = [*plan.report.collectives, *plan.collectives]
         parts.append(render(_collectives(plan)) if some else "no collectives")
-    return "\n".join([*parts, *plan.differences, *_speed(plan)]) + "\n"
+    return "\n".join([*parts, *plan.differences, *_beside(plan), *_speed(plan)]) + "\n"
 
 
 def _verdict(plan: "Plan") -> str:
@@ -66,6 +66,12 @@ def _collectives(plan: "Plan") -> Table:
                 kind, f"{a.tensors:,}", show_bytes(a.bytes), f"{b.operations:,}", f"{b.tensors:,}", show_bytes(b.bytes)
             )
     return table
+
+
+def _beside(plan: "Plan") -> list[str]:
+    beside, everything = (sum(c.count for c in plan.collectives if c.is_beside or some) for some in (False, True))
+    sent = sum(c.bytes * c.count for c in plan.collectives if c.is_beside)
+    return [f"{beside:,} of {everything:,} operations, {show_bytes(sent)}, run beside computation."] if beside else []
 
 
 def _speed(plan: "Plan") -> list[str]:
