@@ -68,7 +68,7 @@ class MakePlan(OnLaidOut):
             module, target = {"module": "meshax.decode.planning"}, json.dumps(self.decode_step())
         request = {"target": target, "topology": topology, "mesh": self.mesh, "layout": self.layout}
         request |= {"params": self.param_layout, "optimizer": self.optimizer_layout, "html": self.html}
-        request |= {"hardware": self.hardware, "overlap": self.overlap}
+        request["hardware"] = self.hardware
         columns = (SpinnerColumn(finished_text="-"), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=progress_console()) as progress:
 
@@ -81,6 +81,6 @@ class MakePlan(OnLaidOut):
                 progress.add_task(stage, total=None)
 
             begin("starting")
-            answer = plan_apart({**request, "width": terminal_width()}, begin, **module)
+            answer = plan_apart({**request, "overlap": self.overlap, "width": terminal_width()}, begin, **module)
             end()
         self.report(answer["plan"], answer["text"])
