@@ -18,19 +18,19 @@ CONFIG = EncoderDecoderConfig(
 TEXTS = ["one", "", "two three four five six", " \u2028\r", "seven", "one two three", "one " * 500, "\ufffd\0", "nine"]
 
 
-@pytest.fixture(scope="module")
+@functools.cache
 def model():
     make = lambda: jax.tree.map(lambda x: 3 * x, CONFIG.make(jax.random.key(3)))  # noqa: E731 - far from undecided
     return mx.spmd(make, mx.Mesh("x:1"), "")()
 
 
 @functools.cache
-def translator(model, mesh="x:1", layout=""):
-    return Translator(model, mx.Mesh(mesh), layout, (WORDS, WORDS), source_length=12, length=10, slots=4, beams=2)
+def translator(mesh="x:1", layout=""):
+    return Translator(model(), mx.Mesh(mesh), layout, (WORDS, WORDS), source_length=12, length=10, slots=4, beams=2)
 
 
-def test_order_blanks_and_long_texts(model):
-    many, done = translator(model), []
+def test_order_blanks_and_long_texts():
+    many, done = translator(), []
     many.num_cut = 0
     found = many.translate(TEXTS, done.append)
     assert [len(one) for one in found] == [2, 0, 2, 0, 2, 2, 2, 2, 2]
@@ -48,12 +48,12 @@ def test_order_blanks_and_long_texts(model):
 LAYOUTS = [("data:2 model:2", "batch:data heads:model vocab:model"), ("data:4 model:2", "batch:data d_ff:model")]
 
 
-@pytest.mark.parametrize(("mesh", "layout"), some(LAYOUTS, LAYOUTS[0]))
-def test_a_layout_changes_nothing(model, mesh, layout):
-    texts = [[one.text for one in row] for row in translator(model).translate(TEXTS)]
-    assert [[one.text for one in row] for row in translator(model, mesh, layout).translate(TEXTS)] == texts
+@pytest.mark.parametrize("placed", some(LAYOUTS, LAYOUTS[0]))
+def test_a_layout_changes_nothing(placed):
+    texts = [[one.text for one in row] for row in translator().translate(TEXTS)]
+    assert [[one.text for one in row] for row in translator(*placed).translate(TEXTS)] == texts
 
 
-def test_no_texts(model):
-    assert translator(model).translate([]) == []
-    assert translator(model).translate(["", "\n"]) == [[], []]
+def test_no_texts():
+    assert translator().translate([]) == []
+    assert translator().translate(["", "\n"]) == [[], []]
