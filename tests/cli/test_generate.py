@@ -36,10 +36,12 @@ def finished(process):
 
 @pytest.mark.parametrize("search", [[], pytest.param(["--beam", "2"], marks=pytest.mark.exhaustive)], ids=str)
 def test_ctrl_c_keeps_what_is_done(run, tmp_path, search):
-    """A file of prompts, interrupted when the bar says that some are done: they are printed, each whole."""
-    prompts = ["the cat sat on the mat"[: 1 + i % 22] for i in range(4000)]
+    """A file of prompts, interrupted when the bar says that some are done: they are printed, each whole.
+
+    There are four kinds of prompts: what is written for one of a kind is written for all of them.
+    """
+    prompts = ["the cat sat on the mat"[: 3 + 5 * (i % 4)] for i in range(4000)]
     (tmp_path / "prompts").write_text("".join(f"{prompt}\n" for prompt in prompts))
-    (tmp_path / "few").write_text("".join(f"{prompt}\n" for prompt in prompts[:22]))
     options = ["--tokens", "40", "--seed", "3", *search]
     ours, its = pty.openpty()
     process = start(run, "--prompts", tmp_path / "prompts", *options, stderr=its, TERM="xterm")
@@ -57,11 +59,8 @@ def test_ctrl_c_keeps_what_is_done(run, tmp_path, search):
     assert 10 <= len(results) < len(prompts)
     count = next((i for i, result in enumerate(results) if result["prompt"] != prompts[i]), len(results))
     assert count >= len(results) - 8  # the last ones were done before some that come first
-
-    wanted = {result["prompt"]: result for result in finished(start(run, "--prompts", tmp_path / "few", *options))}
-    assert [result["outputs"][0]["text"] for result in results] == [
-        wanted[result["prompt"]]["outputs"][0]["text"] for result in results
-    ]
+    texts = {(result["prompt"], result["outputs"][0]["text"]) for result in results}
+    assert len(texts) == len({prompt for prompt, _ in texts}) == 4
 
 
 @pytest.mark.exhaustive
