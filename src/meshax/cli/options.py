@@ -278,11 +278,11 @@ def step_of(text: str) -> Any:
     return int(text)
 
 
-def progress_console() -> "Console":
-    """Returns where progress is shown: never on standard output."""
+def progress_console(quiet: bool = False) -> "Console":
+    """Returns where progress is shown: never on standard output; to be quiet, nowhere."""
     from rich.console import Console
 
-    return Console(file=sys.stderr)
+    return Console(file=sys.stderr, quiet=quiet)
 
 
 def _finite(data: Any) -> Any:

@@ -73,7 +73,7 @@ class Train(Joining):
         from ..train.evaluation import show_metric
         from ..train.loop import Run
 
-        console = progress_console()
+        console = progress_console(quiet=not peers.is_first)
         config = adapted(TrainConfig.of(options), peers, console)
         with usage():
             config.check()
