@@ -10,7 +10,7 @@ from meshax.plan.compile import worker
 from meshax.plan.compile.worker import plan_apart
 
 REQUEST = {"target": "nowhere.py:f", "topology": "tpu v4:2x2x1", "mesh": "data:8", "layout": "", "params": "",
-           "optimizer": "", "html": "", "width": None}  # fmt: skip
+           "optimizer": "", "overlap": False, "html": "", "width": None}  # fmt: skip
 
 
 @pytest.fixture
