@@ -33,7 +33,8 @@ def test_the_request(apart, capsys, monkeypatch):
     assert apart == [
         {
             "target": TINY, "topology": "tpu v4:2x2x1", "mesh": "data:2 model:4", "layout": "data+model",
-            "params": "", "optimizer": "", "html": "page.html", "hardware": "h100x8@400Gbit/s", "overlap": True, "width": 90,
+            "params": "", "optimizer": "", "html": "page.html", "hardware": "h100x8@400Gbit/s",
+            "overlap": True, "width": 90,
         }
     ]  # fmt: skip
 
