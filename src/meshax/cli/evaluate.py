@@ -55,7 +55,7 @@ class Evaluate(Reporting):
         console = progress_console()
         keep_compiled_programs(console)
         run = Run(config, console, read_only=True)
-        if self.data.text or self.data.source or self.data.pairs:
+        if self.data.text or self.data.source or self.data.pairs or self.data.images:
             run.use_other_text(self.data)
         with finishing("finishing a batch") as work:
             state, extra = run.restored(step, self.average)

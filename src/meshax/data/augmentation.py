@@ -11,7 +11,7 @@ import numpy as np
 
 from .blocks import Block, white_noise
 
-CHANGES = ("flips", "rotations", "intensity", "noise", "crops")
+CHANGES = ("flips", "rotations", "intensity", "noise", "crops")  # volume_options of training has the same
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,9 @@ Read = tuple[np.ndarray, np.ndarray]  # an image, [dims.., channel], and its lab
 class Cases(Protocol):
     """Images with labels, by number."""
 
-    fingerprint: str  # of what they are
+    @property
+    def fingerprint(self) -> str:
+        """What they are known by."""
 
     def __len__(self) -> int:
         """How many there are."""

@@ -88,6 +88,9 @@ class TextExamples:
     def judge(self, *_: Any) -> None:
         """Nothing is written for a language model to be judged by."""
 
+    def picture(self, *_: Any) -> None:
+        """There is nothing to be seen."""
+
     def metrics(self, loss: float, count: float) -> dict[str, float]:
         """Returns the bits that each byte of the text takes."""
         size = self.held_out.num_bytes * count / self.held_out.num_tokens

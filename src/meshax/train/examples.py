@@ -13,6 +13,7 @@ from ..errors import TrainingError
 from ..layout import Layout
 from ..mesh import Mesh
 from ..models.contract import ModelConfig
+from ..processes import LocalRows
 from ..tensors import Tensor
 from .config import TrainConfig
 from .corpus import TextExamples
@@ -20,8 +21,9 @@ from .evaluation import Evaluation
 from .pair_examples import PairExamples
 from .text_options import TextOptions
 from .translations import Judgement
+from .volume_examples import VolumeExamples
 
-Batch = dict[str, np.ndarray]
+Batch = dict[str, Any]  # arrays, or what is read like one, by blocks
 
 
 class Stream(Protocol):
@@ -73,6 +75,19 @@ class Examples(Protocol):
             on_done: is called with the number of examples that are done, now and then.
         """
 
+    def picture(
+        self, model: Any, local: LocalRows, sizes: Mapping[str, int], mesh: Mesh, layout: Layout
+    ) -> np.ndarray | None:
+        """Returns a picture of what the model makes of held-out examples, if these can be seen.
+
+        Args:
+            model: the model.
+            local: the rows of a batch that this process reads.
+            sizes: of the dims of a batch, by name.
+            mesh: the processors.
+            layout: which dims are split over which mesh axes.
+        """
+
     def metrics(self, loss: float, count: float) -> dict[str, float]:
         """Returns figures that these examples add to the model's own, of a summed loss and the sum of the weights."""
 
@@ -89,7 +104,7 @@ class Examples(Protocol):
         """Returns the name of a simple model to compare with, and how well it does."""
 
 
-KINDS: dict[str, type[Examples]] = {"tokens": TextExamples, "pairs": PairExamples}
+KINDS: dict[str, type[Examples]] = {"tokens": TextExamples, "pairs": PairExamples, "volumes": VolumeExamples}
 
 
 def examples_for(model: ModelConfig) -> type[Examples]:

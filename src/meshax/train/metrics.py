@@ -4,13 +4,17 @@ A disk that is full or away does not end a run: what could not be written is kep
 """
 
 import contextlib
+import io
 import json
 import math
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..errors import TrainingError
 from ..extras import check_extra, extra
@@ -66,6 +70,20 @@ class Metrics:
                 self._warn(f"what a run measures cannot be written to {self.path}: {said}; it is kept until it can be")
             self._is_failing = True
 
+    def show(self, step: int, name: str, picture: np.ndarray) -> None:
+        """Writes a picture, colours [height, width, 3], over the one before it, and as an event."""
+        with extra("train", _PICTURES):
+            from matplotlib import image
+
+        content, path = io.BytesIO(), self.path.with_name(f"{name}.png")
+        image.imsave(content, picture, format="png")
+        try:
+            write_whole(path, content.getvalue())
+        except OSError as error:
+            self._warn(f"{path} cannot be written: {error.strerror or error}")
+        self._events.add(step, {name: picture})
+        self._try()
+
     def close(self) -> None:
         """Closes the events file, and what else gets the metrics."""
         self._try()
@@ -77,32 +95,34 @@ class Metrics:
 
 
 class Events:
-    """Scalars for TensorBoard. Of a disk that was full, half a record may be left: what follows goes to a new file."""
+    """Scalars and pictures for TensorBoard. Of a disk that was full, half a record may be left: what follows goes to a new file."""
 
     def __init__(self, folder: Path, from_step: int = 0):
         """Opens a file; of an earlier one, TensorBoard forgets what came after a step."""
         self._folder, self._number = folder, 0
-        self._waiting: list[tuple[int, dict[str, float]]] = []
+        self._waiting: list[tuple[int, Mapping[str, float | np.ndarray]]] = []
         self._purge = from_step + 1 if from_step else None
         with extra("train", "events for TensorBoard"):
             from tensorboardX import record_writer, summary
             from tensorboardX.proto import event_pb2
 
-        self._writer, self._scalar, self._proto = record_writer.RecordWriter, summary.scalar, event_pb2
+        self._writer, self._summary, self._proto = record_writer.RecordWriter, summary, event_pb2
         self._file: Any = None
 
-    def add(self, step: int, numbers: dict[str, float]) -> None:
-        """Takes the values of a step; `flush` writes them."""
-        self._waiting.append((step, numbers))
+    def add(self, step: int, values: Mapping[str, float | np.ndarray]) -> None:
+        """Takes the values of a step, numbers and pictures; `flush` writes them."""
+        self._waiting.append((step, values))
 
     def flush(self) -> None:
         """Writes what was added, or raises an OSError and keeps it."""
         try:
             if self._file is None:
                 self._open()
-            for step, numbers in self._waiting:
-                for name, value in numbers.items():
-                    self._write(step, summary=self._scalar(name, value))
+            for step, values in self._waiting:
+                for name, value in values.items():
+                    is_picture = isinstance(value, np.ndarray)
+                    add = partial(self._summary.image, dataformats="HWC") if is_picture else self._summary.scalar
+                    self._write(step, summary=add(name, value))
             self._file.flush()
             self._waiting = []
         except OSError:
@@ -141,6 +161,9 @@ class Unwritten(Metrics):
         self.rows = []
 
     def write(self, step: int, **values: float) -> None:
+        """Does nothing."""
+
+    def show(self, step: int, name: str, picture: np.ndarray) -> None:
         """Does nothing."""
 
     def close(self) -> None:

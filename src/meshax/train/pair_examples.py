@@ -143,6 +143,9 @@ class PairExamples:
         )
         return sources, targets
 
+    def picture(self, *_: Any) -> None:
+        """There is nothing to be seen."""
+
     def metrics(self, loss: float, count: float) -> dict[str, float]:
         """Returns the bits that each byte of the targets takes."""
         size = self.held_out[1].num_bytes * count / self.held_out[1].num_tokens

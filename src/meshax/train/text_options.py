@@ -1,22 +1,30 @@
-"""What a run is told of its text, or of its pairs of texts: plain values, and what is wrong with them."""
+"""What a run is told of its text, its pairs of texts or its volumes: plain values, and what is wrong with them."""
 
 import codecs
 from dataclasses import dataclass
 
 from ..errors import ArgumentError, did_you_mean
+from .volume_options import VolumeFiles, VolumeOptions
 
 # Which options are of other examples than a kind.
 _PAIRS = ("source", "target", "pairs", "validation_source", "validation_target", "separate", "target_vocabulary")
-_OTHERS = {"tokens": _PAIRS, "pairs": ("text", "weights", "lines", "max_bytes")}
-_NAMES = {"tokens": "text", "pairs": "pairs of texts"}
+_TEXT = ("text", "weights", "lines", "max_bytes")
+_VOLUMES = tuple(VolumeOptions.__dataclass_fields__)
+_OTHERS = {
+    "tokens": (*_PAIRS, *_VOLUMES),
+    "pairs": (*_TEXT, *_VOLUMES),
+    "volumes": (*_TEXT, *_PAIRS, "validation", "vocabulary", "tokenizer"),
+}
+_NAMES = {"tokens": "text", "pairs": "pairs of texts", "volumes": "volumes"}
 _INSTEAD = {
     "tokens": "give data.text=, or choose a model that translates.",
     "pairs": "leave it out; pairs are data.source= and data.target=, or data.pairs=.",
+    "volumes": "leave it out; volumes are data.images= and data.labels=.",
 }
 
 
 @dataclass(frozen=True)
-class TextOptions:
+class TextOptions(VolumeFiles):
     """Other text to evaluate on."""
 
     text: tuple[str, ...] = ()  # files, folders or globs; none: what the run held out
@@ -38,6 +46,7 @@ class TextOptions:
 
     def check(self) -> None:
         """Raises if there is no such way to read text."""
+        super().check()
         if self.errors not in (known := ("strict", "replace", "skip")):
             raise ArgumentError(f"data.errors is {self.errors!r}.", fix=did_you_mean(self.errors, known))
         for name in ("max_documents", "max_bytes"):
@@ -68,13 +77,12 @@ class TextOptions:
         for name in _OTHERS[kind]:
             if (value := getattr(self, name, None)) and value != type(self).__dataclass_fields__[name].default:
                 shown = " ".join(map(str, value)) if isinstance(value, tuple) else value
-                raise ArgumentError(
-                    f"data.{name} is {shown!r}, and the model learns from {_NAMES[kind]}.", fix=_INSTEAD[kind]
-                )
+                fix = "leave it out, or choose a model of volumes." if name in _VOLUMES else _INSTEAD[kind]
+                raise ArgumentError(f"data.{name} is {shown!r}, and the model learns from {_NAMES[kind]}.", fix=fix)
 
 
 @dataclass(frozen=True)
-class DataOptions(TextOptions):
+class DataOptions(VolumeOptions, TextOptions):
     """The text to learn from."""
 
     text: tuple[str, ...] = ()  # files, folders or globs; none: the source of Python's standard library
