@@ -50,7 +50,7 @@ class TrainConfig(TrainOptions):
         source = run_config(own if (own / CONFIG).exists() else self.from_)
         usual = preset(source.preset)
         batch = {name: getattr(source, name, 0) or size for name, size in usual.batch.items()}
-        batch |= source._side_sizes(usual)
+        batch |= source._voxel_sizes(usual)
         o = source.optimizer
         rate = o.rate if o.name in ("", "adamw") and o.rate else usual.rate
         return replace(usual, model=source.model(), batch=batch, rate=rate)
@@ -78,20 +78,20 @@ class TrainConfig(TrainOptions):
     def sizes(self) -> dict[str, int]:
         """Returns the sizes of the dims of a batch, by name: the preset's, with what is asked for instead."""
         asked = {"batch": self.batch, "length": self.length, "source_length": self.source_length}
-        return batch_sizes(self._preset(), asked | self._side_sizes(self._preset()))
+        return batch_sizes(self._preset(), asked | self._voxel_sizes(self._preset()))
 
-    def _side_sizes(self, chosen: Preset) -> dict[str, int]:
+    def _voxel_sizes(self, chosen: Preset) -> dict[str, int]:
         """Returns the sizes of the sides of an example that are asked for, by name."""
         names = [name for name in chosen.batch if name not in type(self).__dataclass_fields__]
-        if self.sides and (not names or len(self.sides) not in {1, len(names)}):
+        if self.voxels and (not names or len(self.voxels) not in {1, len(names)}):
             raise ArgumentError(
-                f"sides is {' '.join(map(str, self.sides))}.",
+                f"voxels is {' '.join(map(str, self.voxels))}.",
                 rule=f"the sides of an example are {', '.join(names)}." if names else "an example has none.",
                 fix="give a number for each, or one for all."
                 if names
                 else "leave it out, or choose a model of volumes.",
             )
-        return dict(zip(names, self.sides * len(names) if len(self.sides) == 1 else self.sides, strict=False))
+        return dict(zip(names, self.voxels * len(names) if len(self.voxels) == 1 else self.voxels, strict=False))
 
     def resolved(self) -> Self:
         """Returns the same run with all that follows from the preset and the number of steps written out.
@@ -104,7 +104,7 @@ class TrainConfig(TrainOptions):
             fields["keep"] = AUTO
         options = type(self).__dataclass_fields__
         fields |= {name: size for name, size in self.sizes().items() if name in options}
-        fields["sides"] = tuple(size for name, size in self.sizes().items() if name not in options)
+        fields["voxels"] = tuple(size for name, size in self.sizes().items() if name not in options)
         whole = self.filled()
         optimizer = replace(whole.optimizer, rate=whole._peak())
         return replace(whole, preset=self._preset().name, model_=asdict(model), optimizer=optimizer, **fields)
@@ -249,8 +249,8 @@ class TrainConfig(TrainOptions):
         for name, number in least.items():
             if not (numbers[name] >= number and math.isfinite(numbers[name])):
                 raise ArgumentError(f"{name} is {numbers[name]}.", fix=f"give a number, {number} or more.")
-        if any(side < 1 for side in self.sides):
-            raise ArgumentError(f"sides is {' '.join(map(str, self.sides))}.", fix="give numbers, 1 or more.")
+        if any(side < 1 for side in self.voxels):
+            raise ArgumentError(f"voxels is {' '.join(map(str, self.voxels))}.", fix="give numbers, 1 or more.")
         if self.seed >= 2**32:
             raise ArgumentError(f"seed is {self.seed}.", fix="give a number below 2**32.")
         if "://" in self.out:

@@ -74,7 +74,7 @@ class TrainOptions:
     batch: int = 0  # examples in a step; 0: the preset's
     length: int = 0  # tokens in an example; 0: the preset's
     source_length: int = 0  # tokens of the sources in an example, of a model that translates; 0: the preset's
-    sides: tuple[int, ...] = ()  # voxels of an example along each side, or one number for all; none: the preset's
+    voxels: tuple[int, ...] = ()  # of an example along each side, or one number for all; none: the preset's
     dropout: float = 0.0  # the share of activations that are dropped; 0: the preset's
     # what the backward pass keeps: nothing, collectives, products, "all products", everything, or auto: what fits;
     # none: auto on accelerators, on CPUs the preset's
