@@ -128,7 +128,10 @@ class TrainConfig(TrainOptions):
         """Returns the mesh on this machine's devices, and the layout."""
         mesh = Mesh(self.mesh or (VIRTUAL if jax.default_backend() == "cpu" else "data:-1 model:1"))
         model = self.model()
-        rules = self.layout, mesh, self.param_layout, self.optimizer_layout
+        chosen = self._preset()
+        # A model whose dims no name knows has rules of its own for the usual mesh.
+        is_usual = self.layout == TrainOptions.layout and not chosen.mesh
+        rules = chosen.layout if is_usual else self.layout, mesh, self.param_layout, self.optimizer_layout
         return mesh, find_layout(*rules, known=model.glossary, sizes=model.sizes())
 
     def schedule(self) -> Schedule:

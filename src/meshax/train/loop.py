@@ -43,7 +43,7 @@ from .step_memory import check_memory, fitted, step_and_shapes
 from .text_options import TextOptions
 from .tracking import open_tracker
 from .translations import Judgement
-from .watch import Watch
+from .watch import Watch, look
 
 
 class Run:
@@ -243,7 +243,7 @@ class Run:
             result = self.evaluate(state.model, check=work.check)
             if first < last:
                 metrics.write(last, eval_loss=result.loss, **result.metrics)
-                self._look(last, state.model, metrics)
+                look(self, last, state.model, metrics)
                 # The best of several checkpoints is that on the same examples.
                 self._save(last, state, self.evaluate(state.model, self.config.eval_batches, work.check))
             self._judge(state.model, work)
@@ -343,7 +343,7 @@ class Run:
                         with watch.aside():
                             evaluation = self.evaluate(state.model, self.config.eval_batches, work.check)
                             self._evaluated(step, evaluation, metrics, display.say)
-                            self._look(step, state.model, metrics)
+                            look(self, step, state.model, metrics)
                     if step % self.config.save_every == 0:
                         with watch.aside():
                             self._save(step, state, evaluation)
@@ -372,12 +372,6 @@ class Run:
         words = [f"held-out loss {show_number(evaluation.loss, 3)}"]
         words += [f"{name} {show_number(value, 1)}" for name, value in evaluation.metrics.items()]
         say(f"step {step}: {', '.join(words)}")
-
-    def _look(self, step: int, model: Model, metrics: Metrics) -> None:
-        """Draws what the model makes of held-out examples, if these can be seen."""
-        picture = self.examples.picture(model, self.local, self.sizes, self.mesh, self.layout)
-        if picture is not None:
-            metrics.show(step, "slices", picture)
 
     def _summarize(self, result: Evaluation, metrics: Metrics) -> None:
         """Says, draws and writes down what has come of the run."""

@@ -95,7 +95,10 @@ class Metrics:
 
 
 class Events:
-    """Scalars and pictures for TensorBoard. Of a disk that was full, half a record may be left: what follows goes to a new file."""
+    """Scalars and pictures for TensorBoard.
+
+    Of a disk that was full, half a record may be left: what follows goes to a new file.
+    """
 
     def __init__(self, folder: Path, from_step: int = 0):
         """Opens a file; of an earlier one, TensorBoard forgets what came after a step."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..mesh import Mesh
+from ..models.contract import Model
 from ..plan.cost.hardware import of_device
 from ..tensors import Tensor
 from .loss_guard import Guard
@@ -95,6 +96,13 @@ class Watch:
             machine = of_device(self.run.mesh.device_kind)
             self.ideal = self.run.report.utilization(machine) * self.run.report.seconds(machine)
         return self.ideal / seconds
+
+
+def look(run: "Run", step: int, model: Model, metrics: Metrics) -> None:
+    """Draws what the model makes of held-out examples after a step, if these can be seen."""
+    picture = run.examples.picture(model, run.local, run.sizes, run.mesh, run.layout)
+    if picture is not None:
+        metrics.show(step, "slices", picture)
 
 
 def memory_at_peak(mesh: Mesh) -> int:

@@ -1,6 +1,6 @@
 """A small one for a laptop, and that of Mesh-TensorFlow's experiment for volumes of three sizes."""
 
-from ..contract import Preset
+from ..contract import Preset, Recipe
 from .unet import UNetConfig
 
 _TINY = UNetConfig(levels=3, filters=8, dropout=0.0, dtype="float32", keep="everything")
@@ -16,7 +16,7 @@ def _volume(size: int) -> Preset:
 PRESETS = (
     Preset(
         "unet-tiny", "laptop", _TINY, {"batch": 2, "x": 32, "y": 32, "z": 32}, 3e-3,
-        "volumes, for the 8 virtual processors of a laptop",
+        "volumes, for the 8 virtual processors of a laptop", Recipe(steps=240, warmup=12), layout="batch:data x:model",
     ),
     _volume(128),
     _volume(256),
