@@ -45,3 +45,14 @@ def small_translator(folder, out="run", **changes):
     given = dict(preset="wmt-tiny", model_=SMALL_TRANSLATOR, vocab=300, batch=8, length=24, source_length=20, steps=4)
     given |= dict(log_every=1, eval_every=2, save_every=2, translations=4, mesh="x:1", layout="none")
     return TrainConfig(out=str(folder / out), data=data, **(given | changes))
+
+
+SMALL_UNET = dict(levels=2, filters=2, convs=1)
+
+
+def small_unet(folder, out="run", **changes):
+    """Returns a run of a few steps on synthetic volumes."""
+    data = changes.pop("data", None) or DataOptions(cases=5)
+    given = dict(preset="unet-tiny", model_=SMALL_UNET, batch=2, voxels=(12,), steps=4, seed=1)
+    given |= dict(log_every=1, eval_every=2, save_every=2, eval_batches=1, mesh="data:1 model:1")
+    return TrainConfig(out=str(folder / out), data=data, **(given | changes))
