@@ -243,7 +243,7 @@ def texts_of(headers, body):
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive), signal.SIGTERM])
 def test_a_stop_finishes_what_runs(run, number):
     alone = ["--mesh", "x:1", "--layout", "none"]
-    with serving(run, "--slots", "2", "--places", "256", "--chunk", "1", *alone) as server:
+    with serving(run, "--slots", "2", "--chunk", "1", *alone) as server:
         wanted = [choice["text"] for choice in server.completion(**LONG, max_tokens=240)["choices"]]
         answers, threads = long_ones(server, 4, 240)
         server.process.send_signal(number)

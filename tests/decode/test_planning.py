@@ -7,7 +7,7 @@ import pytest
 
 import meshax as mx
 from meshax.decode import Engine
-from meshax.decode.planning import decode_target
+from meshax.decode.planning import decode_target, usual_context
 from meshax.models.presets import preset
 from meshax.plan.explain.report import explain
 from meshax.plan.search.layout_search import search
@@ -79,3 +79,9 @@ def test_what_cannot_be_written():
         decode_target("lm-1.28b", context=257)
     with pytest.raises(mx.ArgumentError, match="there is no preset 'tinny'"):
         decode_target("tinny")
+
+
+def test_texts_are_no_longer_than_there_are_learned_positions():
+    assert usual_context(preset("tiny").model) == 1024  # rotary
+    learned = preset("lm-0.14b").model
+    assert learned.positions == "learned" and usual_context(learned) == learned.max_length == 256

@@ -24,7 +24,14 @@ class Serve(OnTrained):
         str, arg(metavar="NAME", help="What the model is called.", help_behavior_hint="(default: the directory's name)")
     ] = ""
     slots: Annotated[int, arg(metavar="N", help="How many texts to write at once.")] = 8
-    places: Annotated[int, arg(metavar="N", help="How many tokens a text has at most, its prompt included.")] = 1024
+    places: Annotated[
+        int,
+        arg(
+            metavar="N",
+            help="How many tokens a text has at most, its prompt included.",
+            help_behavior_hint="(default: 1024, or as many as there are learned positions)",
+        ),
+    ] = 0
     chunk: Annotated[int, arg(metavar="N", help="How many tokens to write before they are sent.")] = 16
     queue: Annotated[int, arg(metavar="N", help="How many texts may wait for a slot.")] = 64
     max_prompt: Annotated[int, arg(metavar="N", help="Tokens of a prompt; 0: as there is room.")] = 0
@@ -39,8 +46,8 @@ class Serve(OnTrained):
         """Restores and serves until Ctrl-C or SIGTERM."""
         from ..serve.server import ServerOptions, address_of, bound, serve, warm_up
 
-        for name in ("slots", "places", "chunk"):
-            if getattr(self, name) < 1:
+        for name, least in (("slots", 1), ("places", 0), ("chunk", 1)):
+            if getattr(self, name) < least:
                 raise UsageError(f"{name} is {getattr(self, name)}.", fix="give a number, 1 or more.")
         name = self.name or Path(self.run_).resolve().name
         with usage():
@@ -48,9 +55,11 @@ class Serve(OnTrained):
         own = bound(self.host, self.port)
         with self.restored() as run:
             from ..decode import Engine
+            from ..decode.planning import usual_context
 
+            places = self.places or usual_context(run.model.config)
             engine = Engine(
-                run.model, run.mesh, run.layout, slots=self.slots, places=self.places,
+                run.model, run.mesh, run.layout, slots=self.slots, places=places,
                 chunk=self.chunk, decode=run.words.decode,
             )  # fmt: skip
             with run.console.status("compiling"):

@@ -34,13 +34,17 @@ def check_decode_step(name: str, model: Mapping[str, Any] = {}, slots: int = 1, 
         raise ArgumentError(
             "there are no such texts.", values=f"{slots} slots, {context} tokens", fix="give numbers, 1 or more."
         )
-    is_learned = config.positions == "learned"
-    if is_learned and context > config.max_length:
+    if config.positions == "learned" and context > config.max_length:
         raise ArgumentError(
             f"the model has {config.max_length} learned positions, for {context} tokens.",
             fix="choose a greater max_length, or less context.",
         )
-    return config, context or (min(_CONTEXT, config.max_length) if is_learned else _CONTEXT)
+    return config, context or usual_context(config)
+
+
+def usual_context(config: Any) -> int:
+    """Returns how many tokens a text has if nobody says: 1,024, or as many as there are learned positions."""
+    return min(_CONTEXT, config.max_length) if config.positions == "learned" else _CONTEXT
 
 
 def decode_target(name: str, model: Mapping[str, Any] = {}, slots: int = 1, context: int = 0) -> Target:
