@@ -18,6 +18,7 @@ from ..tensors import Tensor
 from .config import TrainConfig
 from .corpus import TextExamples
 from .evaluation import Evaluation
+from .masked_text import MaskedText
 from .pair_examples import PairExamples
 from .text_options import TextOptions
 from .translations import Judgement
@@ -104,7 +105,12 @@ class Examples(Protocol):
         """Returns the name of a simple model to compare with, and how well it does."""
 
 
-KINDS: dict[str, type[Examples]] = {"tokens": TextExamples, "pairs": PairExamples, "volumes": VolumeExamples}
+KINDS: dict[str, type[Examples]] = {
+    "tokens": TextExamples,
+    "masked tokens": MaskedText,
+    "pairs": PairExamples,
+    "volumes": VolumeExamples,
+}
 
 
 def examples_for(model: ModelConfig) -> type[Examples]:
