@@ -19,6 +19,7 @@ from .parsing import parse
 from .plan import MakePlan
 from .presets import Presets
 from .score import Score
+from .segment import Segment
 from .serve import Serve
 from .train import Train, train_command
 from .translate import Translate
@@ -30,6 +31,7 @@ _COMMANDS = {
     "generate": Generate,
     "translate": Translate,
     "bleu": Bleu,
+    "segment": Segment,
     "score": Score,
     "serve": Serve,
     "average": Average,

@@ -85,6 +85,7 @@ class Train(Joining):
             following = {
                 "tokens": f'generate --run {where} --prompt "{prompt}"',
                 "pairs": f"translate --run {where} --input FILE",
+                "volumes": f"segment --run {where} VOLUME --out LABELS",
             }
             if run.model.batch_kind in following:
                 words = f"next: meshax {following[run.model.batch_kind]}"

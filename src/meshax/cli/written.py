@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..mesh import Mesh
     from ..train.loop import Run
 
-_NOT_SO = {"tokens": "writes no text", "pairs": "does not translate"}
+_NOT_SO = {"tokens": "writes no text", "pairs": "does not translate", "volumes": "does not segment"}
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,18 @@ def _nibabel() -> Any:
     return nibabel
 
 
+def check_writable(path: str | Path) -> None:
+    """Raises if a volume of this name cannot be written."""
+    path = Path(path).expanduser()
+    kind = kind_of(path)
+    if kind == ".zarr":
+        raise DataError(f"{path.name!r} cannot be written.", fix="choose a name that ends with .npy, .nii or .nii.gz.")
+    if kind in _NIFTI:
+        _nibabel()
+    if not path.parent.is_dir():
+        raise DataError(f"there is no folder {str(path.parent)!r}.", fix="make it, or choose another.")
+
+
 def write_volume(path: str | Path, array: np.ndarray, like: VolumeFile | None = None) -> None:
     """Writes an array, whole or not at all.
 
@@ -119,10 +131,9 @@ def write_volume(path: str | Path, array: np.ndarray, like: VolumeFile | None = 
         array: what to write.
         like: a volume of the same place: a NIfTI file keeps where it is in space.
     """
+    check_writable(path)
     path = Path(path).expanduser()
     kind = kind_of(path)
-    if kind == ".zarr":
-        raise DataError(f"{path.name!r} cannot be written.", fix="choose a name that ends with .npy, .nii or .nii.gz.")
     if kind == ".npy":
         content = io.BytesIO()
         np.save(content, array)
