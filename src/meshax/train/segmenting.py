@@ -87,9 +87,9 @@ def segment(
     shapes = _padded(config, dict(zip(names, shape, strict=True)))
     padded = tuple(dim.size for dim in shapes["labels"].dims[1:])
     case = Unlabelled(image, len(names), channel.size)
-    example = Example(case, 0, padded, unchanged([0] * len(names)), window)
+    shown = Example(case, 0, padded, unchanged([0] * len(names)), window)
     local = LocalRows({"image": shapes["image"]}, mesh, layout)
-    batch: dict[str, Any] = dict(lazy_batch([example for _ in local.rows], padded, channel.size))
+    batch: dict[str, Any] = dict(lazy_batch([shown for _ in local.rows], padded, channel.size))
     placed = local.put({"image": batch["image"]})
     labels = spmd(lambda m, x: predicted(m, x).astype(jnp.uint8), mesh, layout)(model, placed["image"])
     return gather_to_host(labels)[0][tuple(slice(size) for size in shape)]
