@@ -63,3 +63,19 @@ def test_as_compiled_it_is_no_more(name):
     """It may be less: where XLA finds that something is gathered twice, it may do it once."""
     case = next(case for case in wire.cases(8) if case.name == name)
     assert wire.ours(case, False, None) <= wire.least(case)[1] + 2
+
+
+def test_the_page_of_writing_is_made_of_lines():
+    """Several turns count together, other flags of the compiler do not; what is predicted stands beside ours."""
+    decode = load("decode")
+    line = {
+        "program": "meshax", "preset": "lm-1.28b", "slots": 8, "turn": 0, "flags": "", "context": 1024, "tokens": 64,
+        "device": "a GPU", "bound_ms": 1.28, "rounds_ms": [1.5, 1.7, 1.6], "first_ms": 20.0, "peak_gib": 7.0,
+        "kernels_ms": {"products": 1.4, "idle": 0.2},
+    }  # fmt: skip
+    by_hand = {**line, "program": "jax", "rounds_ms": [2.56], "first_ms": 0.0, "kernels_ms": {}}
+    lines = [by_hand, line, {**line, "turn": 1, "rounds_ms": [1.6, 1.6]}, {**line, "flags": "x", "rounds_ms": [9.0]}]
+    page = decode.page([{"failed": "torch"}, *lines])
+    assert "| lm-1.28b | 8 | meshax | 1.600 ms | 80% | 5,000 | 20.0 ms | 1.5" in page
+    assert "| lm-1.28b | 8 | JAX by hand | 2.560 ms | 50% | 3,125 |  |  |" in page
+    assert "| lm-1.28b | 8 | meshax | 1.400 | 0.200 |" in page
