@@ -54,7 +54,7 @@ def arranged(entry):
     return x, kernel, run
 
 
-@pytest.mark.parametrize("name", some(WHOLE, *list(WHOLE)[1:3]))
+@pytest.mark.parametrize("name", some(WHOLE, list(WHOLE)[1]))
 def test_values_and_gradients(name):
     entry = WHOLE[name]
     x, kernel, run = arranged(entry)
@@ -66,7 +66,7 @@ def test_values_and_gradients(name):
         np.testing.assert_allclose(checksum(result), entry[key], 2e-4, 2e-3, err_msg=key)
 
 
-@pytest.mark.parametrize("name", some(SPLIT, *list(SPLIT)[2:4]))
+@pytest.mark.parametrize("name", some(SPLIT, list(SPLIT)[3]))
 def test_no_more_is_sent(name):
     entry = SPLIT[name]
     x, kernel, run = arranged(entry)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import meshax as mx
-from extent import some
 from meshax.models.contract import parameter_count
 from meshax.models.presets import preset
 from meshax.models.unet import UNetConfig
@@ -46,18 +45,14 @@ def batch_of(config, size=8, seed=0):
 def losses(config, mesh, layout, microbatches=None, steps=2):
     """The losses of some steps, the running mean of the first norm afterwards, and what an evaluation measures."""
     optimizer = clipped(by_name("adamw", 0.01), 1.0)
-    batch = batch_of(config)
-
-    def run(batch, key):
-        state = init_state(config.make, optimizer, jax.random.key(0))
-        step, values = make_train_step(optimizer, microbatches), []
-        for _ in range(steps):
-            state, report = step(state, batch, key)
-            values.append(report["loss"])
-        return values, state.model.down[0][0].norm.mean, state.model.measure(batch)
-
-    values, running, figures = mx.spmd(run, mx.Mesh(mesh), layout)(batch, KEY)
-    return [float(v) for v in values], running.numpy(), {name: float(x) for name, x in figures.items()}
+    batch, on = batch_of(config), (mx.Mesh(mesh), layout)
+    state = mx.spmd(lambda: init_state(config.make, optimizer, jax.random.key(0)), *on)()
+    step, values = mx.spmd(make_train_step(optimizer, microbatches), *on), []
+    for _ in range(steps):
+        state, report = step(state, batch, KEY)
+        values.append(float(report["loss"]))
+    figures = mx.spmd(lambda model, batch: model.measure(batch), *on)(state.model, batch)
+    return values, state.model.down[0][0].norm.mean.numpy(), {name: float(x) for name, x in figures.items()}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +60,8 @@ def alone():
     return losses(CONFIG, "a:1", "")
 
 
-@pytest.mark.parametrize("name", some(LAYOUTS, "mixed"))
+@pytest.mark.exhaustive  # to compile a step takes long
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_every_layout_gives_the_same_losses(name, alone):
     values, running, figures = losses(CONFIG, *LAYOUTS[name])
 
@@ -75,6 +71,7 @@ def test_every_layout_gives_the_same_losses(name, alone):
     assert values[1] < values[0]
 
 
+@pytest.mark.exhaustive
 def test_running_statistics_are_no_parameters(alone):
     _, running, _ = alone
     model = CONFIG.make(KEY)
@@ -107,6 +104,21 @@ def test_a_flat_one_learns():
     )
     assert list(figures) == ["dice_2", "dice_1"]
     assert min(figures.values()) > 0.6
+
+
+def test_the_loss_of_a_split_volume():
+    """What a call makes of a volume, and its loss, are those of the whole one."""
+    small = dataclasses.replace(CONFIG, filters=2)
+    batch = batch_of(small)
+
+    def run(batch):
+        model = small.make(jax.random.key(0))
+        return model.loss(batch)[0], model(batch["image"])
+
+    loss, logits = mx.spmd(run, mx.Mesh(CUBE), "x:a y:b z:c")(batch)
+    alone_loss, alone_logits = mx.spmd(run, mx.Mesh("a:1"), "")(batch)
+    np.testing.assert_allclose(float(loss), float(alone_loss), 1e-4)
+    np.testing.assert_allclose(logits.numpy(), alone_logits.numpy(), 1e-3, 1e-4)
 
 
 def test_what_a_step_sends():

@@ -7,7 +7,7 @@ import pytest
 
 import meshax as mx
 from example_tensors import numbers
-from extent import WHOLE
+from extent import WHOLE, some
 from meshax import nn
 from meshax.testing import layout_invariance
 
@@ -74,7 +74,7 @@ def labelled():
     return logits, labels, weights
 
 
-@pytest.mark.parametrize("by", [(), "batch"])
+@pytest.mark.parametrize("by", some([(), "batch"], "batch"))
 def test_dice_is_twice_what_both_have(by):
     logits, labels, weights = labelled()
     probabilities = mx.softmax(logits, over=kinds)

@@ -51,7 +51,7 @@ def sent(compiled):
     return sorted(n for n, times in made.get("permute", {}).items() for _ in range(times))
 
 
-@pytest.mark.parametrize("layout", some(SENT, "height:cols width:rows", "width:cols height:rows", "width:cols"))
+@pytest.mark.parametrize("layout", some(SENT, "height:cols width:rows"))
 def test_borders_are_all_that_is_sent(layout):
     arguments, border = SENT[layout]
     fn = lambda x, kernel: conv(x, kernel, **arguments)  # noqa: E731
@@ -105,7 +105,7 @@ SPLITS = {
 }
 
 
-@pytest.mark.parametrize("name", some(SPLITS, "two dims, strided", "groups and batch"))
+@pytest.mark.parametrize("name", some(SPLITS, "two dims, strided"))
 def test_never_more_bytes_than_gspmd(name):
     """XLA's own partitioner, given the same arrays, split alike, and the same convolution; forward and gradients."""
     layout, arguments, groups = SPLITS[name]
@@ -138,7 +138,7 @@ def test_never_more_bytes_than_gspmd(name):
     assert wire(ours) <= wire(text)
 
 
-@pytest.mark.parametrize("op", [mx.conv, mx.conv_transpose])
+@pytest.mark.parametrize("op", some([mx.conv, mx.conv_transpose], mx.conv))
 def test_gradients_of_gradients(op):
     fn = lambda x, k: op(x, k, both, over="c_in", stride=2)  # noqa: E731
 
@@ -151,7 +151,7 @@ def test_gradients_of_gradients(op):
         np.testing.assert_allclose(ours.numpy(), alone.numpy(), 1e-4, 1e-4 * np.abs(alone.numpy()).max())
 
 
-@pytest.mark.parametrize("dtype", some(["bfloat16", "float16", "int32", "float8_e4m3fn"], "float16", "int32"))
+@pytest.mark.parametrize("dtype", some(["bfloat16", "float16", "int32", "float8_e4m3fn"], "float16"))
 def test_dtypes(dtype):
     """A pending sum of float16 is one of float32: its parts may overflow where the whole does not."""
     given = mx.round(x * 4).astype(dtype), mx.round(kernel * 3).astype(dtype)
