@@ -163,7 +163,8 @@ def test_training_gives_the_same_losses_and_gradients(name):
     check_training(mx.Mesh(RUNS[name]["mesh"]), RUNS[name]["layout"], RUNS[name])
 
 
-@pytest.mark.parametrize("layout", some(OURS, "sequence"))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("layout", OURS)
 def test_under_layouts_that_only_we_have(layout):
     mesh = mx.Mesh(OURS[layout])
     rules = find_layout(layout, mesh, known=CONFIG.glossary, sizes=CONFIG.sizes())
