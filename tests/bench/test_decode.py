@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from meshax.bench.plain_jax_decode import decoder_like, of_model
 from meshax.decode import Engine, Request
 from meshax.models.decoder import DecoderConfig
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "hugging_face"
 TINY = Decoding(context=16, tokens=4, page=4, fields={"layers": "1", "vocab": "64", "d_ff": "64"})
 PAPER = DecoderConfig(d_model=32, heads=4, d_kv=8, d_ff=48, layers=1, vocab=60, layers_as="unrolled", dtype="float32")
 MODERN = dataclasses.replace(PAPER, kv_heads=2, activation="silu", gated=True, positions="rotary")
@@ -72,6 +74,16 @@ def test_in_turns_in_processes_of_their_own():
     assert [one.program for one in measured] == ["meshax", "jax"] * 2
     whole = together(measured[::2])
     assert len(whole.rounds) == 2 and whole.seconds == pytest.approx(np.median(whole.rounds))
+
+
+@pytest.mark.exhaustive
+def test_a_run(tmp_path):
+    from meshax.cli import main
+
+    assert main(["import", "--from", str(GOLDEN / "llama"), "--out", str(tmp_path / "run"), "--json"]) == 0
+    asked = Decoding(run=str(tmp_path / "run"), context=16, tokens=4, page=4, mesh="model:2", layout="kv_heads:model")
+    measured = measure(asked, rounds=1, profile=False)
+    assert measured.name == str(tmp_path / "run") and measured.parameters == 5872 and measured.seconds > 0
 
 
 def test_what_cannot_be_measured(capfd):

@@ -184,7 +184,8 @@ def _restored(decoding: Decoding, mesh: Mesh, layout: Any) -> Any:
     from ..train.loop import Run, run_config
 
     axes = " ".join(f"{axis}:{size}" for axis, size in mesh.axes.items())
-    run = Run(run_config(decoding.run, mesh=axes, layout=str(layout)), read_only=True)
+    rules = " ".join(f"{dim}:{'+'.join(split)}" for dim, split in layout.rules)
+    run = Run(run_config(decoding.run, mesh=axes, layout=rules or "none"), read_only=True)
     return run.restored("latest")[0].model
 
 
