@@ -41,7 +41,8 @@ def check(case):
         return
     for what, got, right in zip(["result", "by x", "by the kernel"], [result, *ours], [*wanted, *gradients]):
         right = np.asarray(right)
-        allowed = 1e-5 * max(1.0, float(np.max(np.abs(right), initial=0)))
+        finite = right[np.isfinite(right)]  # the maximum of a window that holds padding alone is not
+        allowed = 1e-5 * max(1.0, float(np.max(np.abs(finite), initial=0)))
         np.testing.assert_allclose(got.numpy(), right, 1e-5, allowed, err_msg=f"{what}, {case.words}")
 
 
