@@ -135,12 +135,12 @@ def _stored(block: Block, kernels: Kernels) -> set[Value]:
         elif step.traits.fusion == "reduction":
             stored.update(step.outputs)
     for step in block.steps:
-        if not stored.issuperset(step.outputs) and _pays_to_write(step, _reads(step, stored, kernels)):
+        if not stored.issuperset(step.outputs) and _pays_to_write(step, stored, kernels):
             stored.update(step.outputs)
     return stored
 
 
-def _pays_to_write(step: Step, reads: list[Value]) -> bool:
+def _pays_to_write(step: Step, stored: set[Value], kernels: Kernels) -> bool:
     """Whether a result is written because it is used often.
 
     So it is if fewer bytes are moved than by reading its operands at each use; what is dear to compute, if as many are.
@@ -148,7 +148,8 @@ def _pays_to_write(step: Step, reads: list[Value]) -> bool:
     uses = max((len(v.consumers) for v in step.outputs), default=0)
     if uses < 2 or step.traits.fusion in ("view", "free"):
         return False
-    again, once = sum(v.bytes for v in reads), sum(v.bytes for v in step.outputs)
+    again = sum(v.bytes for v in _reads(step, stored, kernels))
+    once = sum(v.bytes for v in step.outputs)
     if step.traits.fusion == "dear":
         return bool(np.mean(again - once) >= 0)  # of many layouts: on average
     return bool(np.mean(uses * again - (again + once + uses * once)) > 0)
