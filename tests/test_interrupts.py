@@ -333,7 +333,7 @@ def test_commands_on_a_run_end_cleanly(uninterrupted, command, number, instant):
 def test_the_processes_of_a_command_end_with_it():
     script = f"""{LATER}
 import subprocess
-from meshax.bench import beside
+from meshax.bench import turns
 class Popen(subprocess.Popen):
     def __init__(self, command, **options):
         super().__init__([sys.executable, "-c", "import time; time.sleep(60)"], **options)
@@ -341,7 +341,7 @@ class Popen(subprocess.Popen):
         print(self.pid, flush=True)
         return super().communicate(*args)
 subprocess.Popen = Popen
-beside._answer("")
+turns._run("meshax", "")
 """
     process = start(script=script)
     child = Path("/proc", process.stdout.readline().strip())

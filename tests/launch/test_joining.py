@@ -87,7 +87,8 @@ def test_processes_that_differ_all_say_so_before_jax_connects_them(capfd):
 def test_an_error_in_one_process_ends_all(capfd):
     outcome = run("raise")
     err = capfd.readouterr().err
-    assert (outcome.status, outcome.process, outcome.step) == (1, 1, 5) and outcome.lines[-1] == "RuntimeError: no luck"
+    assert (outcome.status, outcome.process, outcome.step) == (1, 1, 5)
+    assert "RuntimeError: no luck" in outcome.lines  # JAX may still say that it has lost the others
     assert re.search(
         r"\[0\] meshax: process 1 \(pid \d+ on .*\) failed: RuntimeError: no luck; process 0 ends too", err
     )

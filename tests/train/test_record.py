@@ -43,6 +43,7 @@ def test_each_start_adds_what_changed_and_says_so(tmp_path, monkeypatch):
         'layout: "data+model" before, "fsdp" now',
         "steps: 300 before, 600 now",
         "optimizer.warmup: 30 before, 60 now",
+        "optimizer.cooldown: 30 before, 60 now",
     ]
     first, second = stored["history"]
     assert first["changes"] == {} and second["step"] == 200 and second["mesh"] == "data:8"

@@ -22,6 +22,7 @@ from .hub import RUNNING
 from .place import ANOTHER_FAILED, HUNG, Limits, ProcessError
 
 FROM_OTHERS = ("JaxRuntimeError", "XlaRuntimeError")  # what JAX raises where another process has left this one alone
+_COMPARISON = "comparison"
 _OWN_CAUSE_AFTER = 3.0  # seconds in which an error of JAX's may turn out to be another process's
 
 
@@ -46,10 +47,9 @@ class Peers:
 
     def agree(self, facts: Mapping[str, Any]) -> None:
         """Raises, in all processes, if one of these is not the same everywhere."""
-        groups = self.gather("comparison", dict(facts))
+        groups = self.gather(_COMPARISON, dict(facts))
         if len(groups) > 1:
             names = sorted({name for one, _ in groups for name in one})
-            self.leave_together()
             different = [name for name in names if len({repr(one.get(name)) for one, _ in groups}) > 1]
             raise ProcessError(
                 "the processes do not agree.",
@@ -91,9 +91,6 @@ class Peers:
 
     def fail(self, why: str, status: int = 1) -> None:
         """Tells the others that this process ends, why, and with which exit status."""
-
-    def leave_together(self) -> None:
-        """Takes note that all processes know the same reason to end."""
 
     def done(self) -> None:
         """Says goodbye, when all is done."""
@@ -183,6 +180,7 @@ class Connected(Peers):
             elif kind == "gathered":
                 self._answers[message["name"]] = [(value, processes) for value, processes in message["groups"]]
                 self._is_done = message["name"] == _END  # whoever leaves from now on may
+                self._is_leaving |= message["name"] == _COMPARISON and len(message["groups"]) > 1  # all know why
             elif kind == "freeze" and not self._is_frozen:
                 self._is_frozen = True
                 self._send(kind="frozen", tick=self._tick)
@@ -309,10 +307,6 @@ class Connected(Peers):
     def done(self) -> None:
         """Says goodbye, when all is done."""
         self.gather(_END)
-
-    def leave_together(self) -> None:
-        """Takes note that all processes know the same reason to end: nobody has to be told."""
-        self._is_leaving = True
 
 
 _current: Peers = Peers()

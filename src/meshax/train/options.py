@@ -38,9 +38,8 @@ class OptimizerOptions:
     clip: float = -1.0  # the greatest norm of the gradients; 0: any; -1: the preset's, most have 1
     # whether a loss is divided by all places of a batch, padding too, or by those that count; none: the preset's
     count_padding: bool | None = None
-    average: float = (
-        0.0  # what a moving average of the weights keeps of itself in a step, as in 0.999; 0: there is none
-    )
+    # what a moving average of the weights keeps of itself in a step, as in 0.999; 0: there is none
+    average: float = 0.0
     microbatches: int = 1  # parts of a batch, one after the other, to need less memory
     # what an update takes away of a parameter: with adamw, sgd and momentum this times the rate, with adafactor this;
     # none: 1e-4 with adamw, else nothing

@@ -86,8 +86,8 @@ class Saving:
             saving = replace(self, attempt=attempt)
             try:
                 saving._lead()
-                for left in self.directory.glob(f"{self.name}.*{TEMPORARY}"):  # made again by who came late
-                    shutil.rmtree(left, ignore_errors=True)
+                for number in range(attempt):  # whose directories may have been made again by who came late
+                    shutil.rmtree(replace(self, attempt=number)._temporary, ignore_errors=True)
                 return
             except Exception as error:
                 shutil.rmtree(saving._temporary, ignore_errors=True)
