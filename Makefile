@@ -37,7 +37,7 @@ demo: $(RUNTIME) ## train a small language model, and let it write (three minute
 docs: $(DOCS) ## build the site of the documents, links checked: open build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-test: check ## everything CI runs: lint, types, tests, doctests; of what is exhaustive, a part (twelve minutes)
+test: check ## everything CI runs: lint, types, tests, doctests; of what is exhaustive, a part (fifteen minutes)
 	$(UNOPTIMIZED) $(PYTEST) $(addprefix --ignore=,$(AS_USERS))
 	$(PYTEST) $(AS_USERS)
 

@@ -63,6 +63,7 @@ def test_the_page_changes_one_folder_and_one_line_of_presets():
     assert all(text.count("\n") == 1 for text in changed["src/meshax/models/presets.py"])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_what_the_page_adds_passes_its_tests(copy):
     tests = ["tests/models", "tests/test_architecture.py", "-k", "ngram or test_architecture"]

@@ -5,6 +5,7 @@ import math
 import jax
 import pytest
 
+from extent import some
 from meshax.bench.calibrate import Calibration, Scale, as_text
 from meshax.plan.cost.hardware import Link, load
 
@@ -45,8 +46,9 @@ def test_every_measurement_is_a_positive_number(tmp_path):
     assert "a processor: bfloat16 " in text
 
 
-@pytest.mark.parametrize(("processors", "collectives"), [(1, 0), (2, 7), (3, 7), (6, 8)])
-def test_any_number_of_processors(processors, collectives, tmp_path):
+@pytest.mark.parametrize("processors", some([1, 2, 3, 6], 1, 3))
+def test_any_number_of_processors(processors, tmp_path):
+    collectives = {1: 0, 2: 7, 3: 7, 6: 8}[processors]
     calibration, measured = calibrated(processors)
     hardware = calibration.hardware()
 

@@ -27,6 +27,7 @@ def ours():
     return measure(dataclasses.replace(TINY, slots=2, mesh="model:2"), rounds=2)
 
 
+@pytest.mark.exhaustive
 def test_a_measurement(ours):
     assert ours.slots == 2 and len(ours.rounds) == 2 and min(ours.rounds) <= ours.seconds <= max(ours.rounds)
     assert ours.kernels["products"] > 0 and ours.kernels["collectives"] > 0
@@ -36,6 +37,7 @@ def test_a_measurement(ours):
     assert data["share"] == pytest.approx(ours.share) and data["tokens_per_second"] == pytest.approx(2 / ours.seconds)
 
 
+@pytest.mark.exhaustive
 def test_the_bound(ours):
     """By hand, on each of two processors: half of the matrices, all of the norms, half of the keys and values."""
     matrices = 4 * 128 * 8 * 16 + 2 * 128 * 64 + 128 * 64
@@ -61,6 +63,7 @@ def test_by_hand_the_same_is_written(config):
     assert np.asarray(written).T.tolist() == ours
 
 
+@pytest.mark.exhaustive
 def test_by_hand_it_reads_as_much(ours):
     theirs = measure_program("jax", dataclasses.replace(TINY, slots=2), 1, profile=True)
     assert theirs.kernels["products"] > 0 and theirs.prompt_seconds == theirs.first_token_seconds == 0

@@ -273,6 +273,7 @@ def start(*arguments):
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_killed_and_run_again_in_real_processes(tmp_path):
     """A process that is killed loses what came after its last checkpoint, and nothing else."""

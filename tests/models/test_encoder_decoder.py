@@ -107,7 +107,6 @@ def trained(config, mesh="x:1", layout="none"):
 CASES = [f"{variant}: {layout}" for variant in VARIANTS for layout in LAYOUTS]
 CHOSEN = [
     "as in the paper: data+model",
-    "rotary, grouped keys, gated: sequence",
     "sinusoidal, unrolled, not scaled: fsdp",
 ]
 

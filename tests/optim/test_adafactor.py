@@ -185,7 +185,8 @@ MATRIX = draw((rows, cols), 0)
 TIED = sorted({shape for n in (2, 3, 4) for shape in itertools.product((4, 5, 8), repeat=n) if len(set(shape)) < n})
 
 
-@pytest.mark.parametrize("seed", some(range(16), 0))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(16))
 def test_of_equal_dims_the_last_are_factored_as_by_optax(seed):
     ours = optim.Adafactor(rate=0.1, min_dim_size=4, stacked=())
     theirs = optax.adafactor(learning_rate=0.1, min_dim_size_to_factor=4)

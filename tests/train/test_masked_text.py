@@ -1,6 +1,7 @@
 """Hidden tokens: how many, which, the same for all processes, and a run that learns to fill them in."""
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from meshax.train.loop import Run
@@ -60,6 +61,7 @@ def test_a_stream_goes_on_where_it_was():
     np.testing.assert_array_equal(next(other)["tokens"], third["tokens"])
 
 
+@pytest.mark.exhaustive
 def test_a_run_learns_to_fill_in(tmp_path):
     write_text(tmp_path / "text")
     places = dict(mesh="data:1", layout="data", eval_every=12, save_every=12, dropout=0.0)

@@ -54,6 +54,7 @@ def losses(run):
     return {row["step"]: row["loss"] for row in rows if "loss" in row}
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_without_its_text(folder, tmp_path):
     whole = Run(config(folder), QUIET)
     result = whole.train()

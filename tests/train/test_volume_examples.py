@@ -62,6 +62,7 @@ def test_a_run_is_evaluated_again(trained):
     assert again.metrics["dice_1"] == pytest.approx(expected["dice_1"], abs=1e-6)
 
 
+@pytest.mark.exhaustive
 def test_a_stopped_run_goes_on_exactly(trained, tmp_path, monkeypatch):
     stopping = Run(small_unet(tmp_path), QUIET)
     evaluate = stopping.evaluate
