@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -17,6 +18,37 @@ def test_the_report_and_the_time(capsys):
     assert "all-reduce" in out and "bytes sent by each processor" in out
     assert " a call predicted on h200, " in out.splitlines()[-1]
     assert err == ""
+
+
+def test_exposed_and_hidden_communication(capsys):
+    command = ["explain", TINY, *MESH, "--layout", "fsdp", "--hardware", "tpu-v5p"]
+    assert main(command) == 0
+    plain = capsys.readouterr().out
+    assert plain.splitlines()[-1].endswith(", all of it exposed") and "hidden" not in plain
+    assert main([*command, "--overlap"]) == 0
+    out = capsys.readouterr().out
+    number = r"[\d.]+ \w+"
+    assert re.search(rf"communication {number}, {number} of it exposed and {number} hidden behind computation$", out)
+    assert " hidden " in out and re.search(r"all-gather .* [1-9]\d*% ", out)
+    assert re.search(r"reduce-scatter .* 0% ", out) and not re.search(r"reduce-scatter .* [1-9]\d*% ", out)
+
+
+def test_exposed_and_hidden_communication_as_data(capsys, tmp_path):
+    page = str(tmp_path / "page.html")
+    command = ["explain", TINY, *MESH, "--layout", "fsdp", "--hardware", "h200", "--json", "--html", page]
+    assert main(command) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert main([*command, "--overlap"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["overlap"] and not plain["overlap"]
+    assert data_in(Path(page).read_text(encoding="utf-8"))["collectives"] == data["collectives"]
+    for one, is_asked in ((data, True), (plain, False)):
+        time, hidden = one["time"]["h200"], [c["hidden_seconds"]["h200"] for c in one["collectives"]]
+        assert time["hidden"] == pytest.approx(sum(hidden)) and bool(sum(hidden)) == is_asked
+        assert time["exposed"] == pytest.approx(time["communication"] - time["hidden"])
+        assert one["seconds"] == time["total"] == pytest.approx(time["compute"] + time["memory"] + time["exposed"])
+        assert ("runs beside" in time["assumes"]) == is_asked
+    assert data["seconds"] < plain["seconds"] and data["utilization"] > plain["utilization"]
 
 
 def test_a_preset_is_built_directly(capsys):

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
+
+from tyro.conf import arg
 
 from .options import HardwareOption, OnLaidOut, usage
 
@@ -17,6 +20,9 @@ class Explain(OnLaidOut):
     """
 
     hardware: HardwareOption = ""
+    overlap: Annotated[
+        bool, arg(help="Predict with collectives hidden behind computation, where --overlap of train can hide them.")
+    ] = False
 
     def run(self) -> None:
         """Traces the program and prints the report."""
@@ -28,10 +34,11 @@ class Explain(OnLaidOut):
         with usage():
             machine = find(self.hardware or None)
         report = self.explained()
+        report.overlap = self.overlap
         if self.html:
             report.to_html(self.html, machine)
         data = {"seconds": report.seconds(machine), "utilization": report.utilization(machine)}
-        text = as_text(report, partial(fitted, width=terminal_width())) + predicted(report, machine)
+        text = as_text(report, partial(fitted, width=terminal_width()), machine) + predicted(report, machine)
         if self.decode:
             slots, weights, cache = self.slots or 1, report.memory["parameters"], report.memory["inputs"]
             least = (weights + cache) / machine.memory_bandwidth

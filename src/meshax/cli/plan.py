@@ -37,7 +37,7 @@ class MakePlan(OnLaidOut):
     ] = ""
 
     overlap: Annotated[
-        bool, arg(help="Ask the compiler to run collectives beside computation, and say how many do.")
+        bool, arg(help="Ask the compiler to hide collectives behind computation, and say how many it does.")
     ] = False
 
     def run(self) -> None:

@@ -60,11 +60,16 @@ def test_a_plan_that_fits():
     assert data["tokens_per_second"] == pytest.approx(128 / data["seconds"])
     assert data["estimated_memory"] == one.report.memory
     text = str(one)
-    assert "run beside" not in text
-    hidden = CompiledCollective("all-gather", (("f32", (8,)),), 4, 2, is_beside=True)
-    assert "\n2 of 5 operations, 64 bytes, run beside computation.\n" in str(
-        made(one.memory, collectives=[*one.collectives, hidden])
+    assert "hidden" not in text and data["exposed"] == {"operations": 3, "tensors": 3, "bytes": 96}
+    hidden = CompiledCollective("all-gather", (("f32", (8,)),), 4, 2, is_hidden=True)
+    some = made(one.memory, collectives=[*one.collectives, hidden])
+    said = (
+        "in the compiler's schedule {} operations, {} bytes, are hidden behind computation, and 3, 96 bytes, exposed."
     )
+    assert said.format(2, 64) in str(some).splitlines()
+    assert some.as_dict()["hidden"] == {"operations": 2, "tensors": 2, "bytes": 64}
+    one.report.overlap = True
+    assert said.format(0, 0) in str(one).splitlines() and "hidden behind computation" in str(one).splitlines()[-3]
     assert "fits: 1 GB of the 8.59 GB of a tpu-v2 processor, 12%" in text
     assert "permute: 3 are the compiler's own" in text
     assert "tokens/s: 128 in a call" in text and "took: compiling 2.5 s" in text

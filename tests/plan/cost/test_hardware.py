@@ -216,7 +216,7 @@ test_messages = pinned(
             mx.ArgumentError,
             lambda: load(written(with_changes(slowness={"all_gather": 2.0}))),
             """
-            'machine.json' has the slowness of 'all_gather', which is no collective.
+            'machine.json' speaks of 'all_gather', which is no collective.
               fix: did you mean "all-gather"?
             """,
         ),

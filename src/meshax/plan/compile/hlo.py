@@ -45,7 +45,7 @@ class CompiledCollective:
     operands: tuple[Array, ...]
     group: int  # processors that take part together; 0 for a permute
     count: int
-    is_beside: bool = False  # whether it is started early, and something else is computed before it is waited for
+    is_hidden: bool = False  # it is started early, and something is computed before it is waited for; else exposed
 
     @property
     def bytes(self) -> int:
@@ -56,7 +56,7 @@ class CompiledCollective:
         """Returns it as plain data."""
         operands = [f"{dtype}[{','.join(map(str, shape))}]" for dtype, shape in self.operands]
         numbers = {"bytes": self.bytes, "group": self.group, "count": self.count}
-        return {"kind": self.kind, "operands": operands, **numbers, "is_beside": self.is_beside}
+        return {"kind": self.kind, "operands": operands, **numbers, "is_hidden": self.is_hidden}
 
 
 def compiled_collectives(text: str) -> list[CompiledCollective]:
@@ -144,8 +144,8 @@ def _found(
             if chain is None or chain[1] not in chains:
                 chains |= {chain[1]} if chain else set()
                 arrays = [array for name in one.operands for array in inside.arrays(name)]
-                is_beside = texts[chain[1]] > 2 if chain else inside.computes_while(one)  # not its start and end alone
-                yield CompiledCollective(kind, tuple(arrays), _group_size(one.rest), times, is_beside)
+                is_hidden = texts[chain[1]] > 2 if chain else inside.computes_while(one)  # not its start and end alone
+                yield CompiledCollective(kind, tuple(arrays), _group_size(one.rest), times, is_hidden)
             continue
         repeats = _trips(one, computations) if one.op == "while" else 1
         for called in [*_CALLED.findall(one.rest), *_branches(one)]:

@@ -18,7 +18,6 @@ from ...errors import ArgumentError, MeshError
 from ...program import Program
 from ...tensors import Tensor, is_tensor
 from ..cost.hardware import Hardware, find
-from ..cost.timing import ASSUMES
 from ..explain.report import Report, explain
 from .hlo import CompiledCollective, Moved, compiled_by_kind, compiled_collectives, differences, ours_by_kind
 from .topologies import hardware_of
@@ -69,6 +68,11 @@ class Plan:
         """What the compiler left, by kind of collective."""
         return compiled_by_kind(self.collectives)
 
+    def scheduled(self, is_hidden: bool) -> Moved:
+        """Returns the collectives that the compiler's schedule hides behind computation, or those it leaves exposed."""
+        some = compiled_by_kind(c for c in self.collectives if c.is_hidden == is_hidden).values()
+        return Moved(sum(m.operations for m in some), sum(m.tensors for m in some), sum(m.bytes for m in some))
+
     @property
     def differences(self) -> list[str]:
         """What the compiler changed, in words."""
@@ -103,7 +107,9 @@ class Plan:
             },
             "differences": self.differences,
             "seconds": seconds,
-            "time": {**asdict(spent), "assumes": ASSUMES},
+            "time": self.report.time_as_dict(spent),
+            "hidden": asdict(self.scheduled(True)),
+            "exposed": asdict(self.scheduled(False)),
             "tokens": self.tokens,
             "tokens_per_second": self.tokens / seconds if seconds else 0.0,
             "utilization": self.report.utilization(self.hardware),

@@ -69,9 +69,13 @@ def _collectives(plan: "Plan") -> Table:
 
 
 def _beside(plan: "Plan") -> list[str]:
-    beside, everything = (sum(c.count for c in plan.collectives if c.is_beside or some) for some in (False, True))
-    sent = sum(c.bytes * c.count for c in plan.collectives if c.is_beside)
-    return [f"{beside:,} of {everything:,} operations, {show_bytes(sent)}, run beside computation."] if beside else []
+    hidden, exposed = plan.scheduled(True), plan.scheduled(False)
+    if not (hidden.operations or plan.report.overlap):
+        return []
+    return [
+        f"in the compiler's schedule {hidden.operations:,} operations, {show_bytes(hidden.bytes)}, are hidden behind "
+        f"computation, and {exposed.operations:,}, {show_bytes(exposed.bytes)}, exposed."
+    ]
 
 
 def _speed(plan: "Plan") -> list[str]:

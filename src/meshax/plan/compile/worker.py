@@ -145,6 +145,7 @@ def _plan(request: Mapping[str, Any], load: Any, on_stage: Callable[[str], None]
     took = time.perf_counter() - start
     with blamed(target.name, target.path, "cannot be traced or compiled"):
         planned = plan(program, *target.args, hardware=request.get("hardware") or None, progress=on_stage)
+    planned.report.overlap = request["overlap"]
     planned.took, planned.tokens = {"loading": took, **planned.took}, target.tokens or planned.tokens
     if request["html"]:
         planned.to_html(request["html"])

@@ -53,6 +53,7 @@ class Hardware:
     memory_efficiency: float = 1.0
     overhead: float = 0.0  # seconds it takes to start a kernel
     slowness: Mapping[str, float] = field(default_factory=dict)  # of a collective's bytes; an all-reduce's are 1
+    hides: tuple[str, ...] = ()  # collectives that its compiler runs beside computation, where it is asked to
     measured: bool = False
     replay: Replay | None = None  # None: nothing changes
 
@@ -83,6 +84,7 @@ def _tpu(name: str, bf16: float, gigabytes: float, bandwidth: float, link: float
         flops_efficiency=0.85,
         memory_efficiency=0.85,
         overhead=0.3 * _MICRO,
+        hides=("all-gather", "permute"),  # reductions stay where they are: docs/performance.md
     )
 
 
@@ -100,6 +102,7 @@ def _gpu(
         tile=64,
         flops_efficiency=0.80,  # these three as measured on an H200: benchmarks/results/predictions_gpu.md
         memory_efficiency=0.79,
+        hides=KINDS,
         overhead=2.5 * _MICRO,  # inside a program, which XLA launches as graphs; alone a kernel takes 6
         # The first two fit a hand-written program that writes with two of the paper's models on an H200 (0.83 and 2.73
         # ms a token, 73% and 87% of the bandwidth), the link what gpt-fast publishes of 2, 4 and 8 A100s (18, 24 and 29
@@ -179,7 +182,8 @@ def load(path: str | Path) -> Hardware:
         between = Link(**data["between"]) if data.get("between") else None
         replay = data.get("replay")
         replay = Replay(**{**replay, "inside": Link(**replay["inside"])}) if replay else None
-        hardware = Hardware(**{**data, "inside": Link(**data["inside"]), "between": between, "replay": replay})
+        parts = {"inside": Link(**data["inside"]), "between": between, "replay": replay}
+        hardware = Hardware(**{**data, **parts, "hides": tuple(data.get("hides", ()))})
         links = [link for link in (hardware.inside, hardware.between) if link is not None]
         speeds = [hardware.memory, hardware.memory_bandwidth, *hardware.flops.values(), *hardware.slowness.values()]
         is_possible = all(n > 0 for n in (*speeds, *(link.bandwidth for link in links)))
@@ -194,9 +198,9 @@ def load(path: str | Path) -> Hardware:
         raise ArgumentError(
             f"{str(path)!r} does not describe hardware.", rule="speeds and sizes are positive, delays not negative."
         )
-    if unknown := [kind for kind in hardware.slowness if kind not in KINDS]:
+    if unknown := [kind for kind in (*hardware.slowness, *hardware.hides) if kind not in KINDS]:
         raise ArgumentError(
-            f"{str(path)!r} has the slowness of {unknown[0]!r}, which is no collective.",
+            f"{str(path)!r} speaks of {unknown[0]!r}, which is no collective.",
             fix=did_you_mean(unknown[0], KINDS),
         )
     return hardware

@@ -3,13 +3,13 @@
 Each kernel takes the longer of its matrix product (FLOPs over the reachable peak) and its memory traffic (bytes over
 the reachable bandwidth), and the time to start it. Each collective takes the time to start it, its hops' latency and
 the bytes one processor sends over the bandwidth of the slowest link, at the pace of its kind; what compilers join to
-another only adds its bytes. All of it is added up: we assume that nothing overlaps, which errs on the slow side where
-a compiler hides communication behind computation.
+another only adds its bytes. All of it is added up, less the communication that is hidden behind computation: none,
+unless overlap is asked for (`hiding.py`).
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from ..reading.kernels import Kernel
 from ..reading.walk import Step
 from .hardware import Hardware
 
-ASSUMES = "computation and communication do not overlap"
+EXPOSED = "computation and communication do not overlap"
+HIDDEN = "a collective runs beside computation that neither waits for it nor is waited for, in its turn of a loop"
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,20 @@ class Time:
     compute: Number = 0.0
     memory: Number = 0.0
     communication: Number = 0.0
+    hidden: Number = 0.0  # of the communication: what runs beside computation
+
+    @property
+    def exposed(self) -> Number:
+        """The communication during which nothing is computed."""
+        return self.communication - self.hidden
 
     @property
     def total(self) -> Number:
-        """All of it."""
-        return self.compute + self.memory + self.communication
+        """All of it, what happens at the same time once."""
+        return self.compute + self.memory + self.exposed
 
     def __add__(self, other: "Time") -> "Time":
-        return Time(self.compute + other.compute, self.memory + other.memory, self.communication + other.communication)
+        return Time(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 def kernel_time(kernel: Kernel, hardware: Hardware) -> Time:

@@ -21,8 +21,9 @@ from ...layout import Placement, Setting, block_size
 from ...program import Program, Trace
 from ...tensors import Tensor, is_tensor
 from ..cost.hardware import KNOWN, Hardware, find
+from ..cost.hiding import hidden_times
 from ..cost.memory import memory_of
-from ..cost.timing import ASSUMES, Network, Time, kernel_time
+from ..cost.timing import EXPOSED, HIDDEN, Network, Time, kernel_time
 from ..reading.communication import Collective, collectives_of
 from ..reading.kernels import Kernels, flops_of, kernels_of
 from ..reading.replication import Duplicate, Sameness, duplicates_of
@@ -66,6 +67,9 @@ class Report:
     donated: Sequence[bool]
     _asked: Hardware | None = None  # what seconds were last asked for
     replays: bool = False  # whether the program is launched as a whole, again and again
+    overlap: bool = (
+        False  # whether collectives run beside computation, where they can: what is then hidden costs nothing
+    )
 
     @property
     def axis_sizes(self) -> dict[str, int]:
@@ -162,15 +166,27 @@ class Report:
     def time(self, hardware: str | Hardware | None = None) -> Time:
         """Returns the predicted time of one call on some hardware, by what it is spent on."""
         machine = find(hardware).replaying() if self.replays else find(hardware)
-        total = Time(communication=self.communication_time(Network.of(machine, self.setting.mesh)))
+        network = Network.of(machine, self.setting.mesh)
+        total = Time(communication=self.communication_time(network), hidden=sum(self.hidden_times(network)))
         for kernel in self.kernels.all():
             spent, times = kernel_time(kernel, machine), kernel.step.times
             total += Time(spent.compute * times, spent.memory * times)
         return total
 
+    def time_as_dict(self, spent: Time) -> dict[str, Any]:
+        """Returns a predicted time as plain data, with what it assumes."""
+        parts = {**asdict(spent), "exposed": spent.exposed, "total": spent.total}
+        return {**parts, "assumes": HIDDEN if self.overlap else EXPOSED}
+
     def communication_time(self, network: Network) -> float:
         """Returns the predicted seconds of the collectives of one call."""
         return sum(network.collective_time(c) * c.count for c in self.collectives)
+
+    def hidden_times(self, network: Network) -> list[float]:
+        """Returns for each collective the predicted seconds of one call that are hidden; none without overlap."""
+        if not self.overlap:
+            return [0.0] * len(self.collectives)
+        return hidden_times(self.kernels, self.collectives, network)
 
     def seconds(self, hardware: str | Hardware | None = None) -> float:
         """Returns the predicted seconds of one call on some hardware (a name such as "h200", or a description).
@@ -201,7 +217,8 @@ class Report:
             "program": self.program.partition("(")[2].partition(",")[0] or self.program,
             "mesh": self.axis_sizes,
             "layout": repr(self.setting.layout),
-            "collectives": [self._collective(c, machines) for c in self.collectives],
+            "overlap": self.overlap,
+            "collectives": self._collectives(machines),
             "wire_bytes": self.wire_bytes,
             "flops": self.flops,
             "duplicated_flops": self.duplicated_flops,
@@ -213,7 +230,7 @@ class Report:
             "between_hosts": between_hosts(self, find(chosen)),
             "replicated": [asdict(r) for r in self.replicated],
             "tensors": [self._tensor(t) for t in self.tensors],
-            "time": {name: {**asdict(t), "total": t.total, "assumes": ASSUMES} for name, t in times.items()},
+            "time": {name: self.time_as_dict(t) for name, t in times.items()},
             "sources": self._sources(),
         } | ({} if chosen is None else {"hardware": chosen.name})
 
@@ -258,10 +275,17 @@ class Report:
         used = {axis for axes in placement for axis in axes}
         return tuple(axis for axis, size in self.axis_sizes.items() if size > 1 and axis not in used)
 
-    def _collective(self, c: Collective, machines: list[Hardware]) -> dict[str, Any]:
-        fields = {k: v for k, v in vars(c).items() if k != "source"}
-        networks = {h.name: Network.of(h, self.setting.mesh) for h in machines}
-        return fields | {"seconds": {name: one.collective_time(c) * c.count for name, one in networks.items()}}
+    def _collectives(self, machines: list[Hardware]) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = [
+            {k: v for k, v in vars(c).items() if k not in ("source", "step")} | {"seconds": {}, "hidden_seconds": {}}
+            for c in self.collectives
+        ]
+        for h in machines:
+            network = Network.of(h, self.setting.mesh)
+            for row, c, hidden in zip(rows, self.collectives, self.hidden_times(network), strict=True):
+                row["seconds"][h.name] = network.collective_time(c) * c.count
+                row["hidden_seconds"][h.name] = hidden
+        return rows
 
     def _work(self, machines: list[Hardware]) -> list[dict[str, Any]]:
         rows: dict[tuple[str, str, str], dict[str, Any]] = {}

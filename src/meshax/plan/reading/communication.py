@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .broadcasting import Number, rounded, where
@@ -27,7 +27,13 @@ class Collective:
     op: str
     scope: str
     source: Source
+    step: Step = field(compare=False, repr=False)
     joined: bool = False  # compilers send it along with an earlier one
+
+    @property
+    def looks(self) -> tuple[Any, ...]:
+        """What a reader tells it by from others: two that look alike are listed as one."""
+        return self.kind, self.axes, self.shape, self.dtype, self.phase, self.op, self.line
 
     @property
     def elements(self) -> int:
@@ -103,6 +109,7 @@ def _records(step: Step, axis_sizes: Mapping[str, int]) -> Iterator[Collective]:
             op=step.source.op or _op(step),
             scope=without_operations(step.scope),
             source=step.source,
+            step=step,
         )
 
 
@@ -146,6 +153,5 @@ def merged(records: Iterable[Collective]) -> list[tuple[Collective, int]]:
     """Joins records of the same collective of a line: they differ in how often they run."""
     counts: dict[tuple[Any, ...], list[Any]] = {}
     for c in records:
-        key = (c.kind, c.axes, c.shape, c.dtype, c.phase, c.op, c.line)
-        counts.setdefault(key, [c, 0])[1] += c.count
+        counts.setdefault(c.looks, [c, 0])[1] += c.count
     return [(c, times) for c, times in counts.values()]

@@ -9,6 +9,7 @@ const COLUMNS = [
   { label: "Times", of: (c) => c.count, isNumber: true },
   { label: "Bytes sent", of: (c) => sentBytes(c), isNumber: true },
   { label: "Time", of: (c) => sentSeconds(c), isNumber: true, isTime: true, format: formatSeconds },
+  { label: "Hidden", of: (c) => hiddenSeconds(c), isNumber: true, isOfOverlap: true, format: formatSeconds },
   { label: "Phase", of: (c) => c.phase },
   { label: "Operation", of: (c) => c.op, cell: (c) => element("span", { title: c.scope }, c.op) },
   { label: "Line", of: (c) => c.line, cell: (c) => lineLink(c.line) },
@@ -23,6 +24,11 @@ function sentBytes(collective) {
 
 function sentSeconds(collective) {
   return collective.seconds?.[state.hardware] ?? 0;
+}
+
+/** Of these seconds, those that computation hides. */
+function hiddenSeconds(collective) {
+  return collective.hidden_seconds?.[state.hardware] ?? 0;
 }
 
 function measured(collective) {
@@ -95,7 +101,8 @@ function filteredCollectives() {
 }
 
 function tableColumns() {
-  return COLUMNS.filter((column) => !column.isTime || hardwareNames.length);
+  const shown = { isTime: hardwareNames.length > 0, isOfOverlap: hardwareNames.length > 0 && data.overlap };
+  return COLUMNS.filter((column) => Object.entries(shown).every(([kind, isShown]) => !column[kind] || isShown));
 }
 
 function buildTable() {

@@ -47,13 +47,17 @@ function totalTime() {
     : total("Predicted step", "–", "no hardware given");
 }
 
-/** A kernel's time counts as compute or as memory, whichever limits it. */
-function timeParts({ compute, memory, communication = 0 }) {
+/** A kernel's time counts as compute or as memory, whichever limits it; what is hidden happens beside them. */
+function timeParts({ compute, memory, exposed = 0 }) {
   return [
     { name: "compute", style: "time-compute", value: compute },
     { name: "memory", style: "time-memory", value: memory },
-    { name: "communication", style: "time-communication", value: communication },
+    { name: "exposed communication", style: "time-communication", value: exposed },
   ];
+}
+
+function hiddenPart({ hidden }) {
+  return { name: "hidden communication", style: "time-hidden", value: hidden };
 }
 
 function buildTime() {
@@ -90,7 +94,7 @@ function drawHardwareTimes() {
   const isCut = bars.some((bar) => bar.querySelector(".cut"));
   const shortened = isCut ? "A bar that fades is shortened." : "";
   const remark = element("p", { class: "note" }, `On ${state.hardware}. Assumed: ${assumes}. ${shortened}`);
-  const keys = keyList(parts[state.hardware], formatSeconds);
+  const keys = keyList([...parts[state.hardware], hiddenPart(data.time[state.hardware])], formatSeconds);
   fill("hardware-times", element("div", { class: "bars" }, bars), keys, remark);
 }
 
