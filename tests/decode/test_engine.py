@@ -146,6 +146,66 @@ def test_a_request_can_be_cancelled(two_slots):
     assert not one.is_busy and one.turn() == []
 
 
+@pytest.fixture
+def watched(two_slots, monkeypatch):
+    """An engine, and in which order its chunks are queued and read."""
+    calls, queue, collect = [], two_slots._queue_chunk, two_slots._collect
+    monkeypatch.setattr(two_slots, "_queue_chunk", lambda: (calls.append("queued"), queue()))
+    monkeypatch.setattr(two_slots, "_collect", lambda chunk: (calls.append("read"), collect(chunk))[1])
+    return two_slots, calls
+
+
+def test_the_next_chunk_is_queued_before_one_is_read(watched):
+    """As long as somebody has a use for it: 10 tokens are three chunks."""
+    one, calls = watched
+    list(one.generate([Request(prompt(3), 10)]))  # compiles
+    calls.clear()
+    list(one.generate([Request(prompt(3), 10)]))
+    assert calls == ["queued", "queued", "read", "queued", "read", "read"]
+    calls.clear()
+    one.submit(Request(prompt(3), 10))
+    while one.is_busy:
+        one.turn(ahead=False)
+    assert calls == ["queued", "read"] * 3
+
+
+def test_nobody_waits_for_a_slot_because_of_a_chunk_that_is_queued(watched):
+    one, calls = watched
+    for tokens in (8, 4, 4):
+        one.submit(Request(prompt(3), tokens))
+    while one.is_busy:
+        one.turn()
+    assert calls == ["queued", "read"] * 2
+
+
+def test_a_chunk_that_is_queued_changes_no_text(two_slots, alone):
+    """Texts that end by a token or a string, one that is cancelled, one that comes: with a chunk queued, or none."""
+    tokens, first = alone[1].tokens, REQUESTS[1]
+    drawn = dict(temperature=first.temperature, top_k=first.top_k, seed=first.seed)
+    by_token = Request(first.prompt, 12, stop=(tokens[5],), **drawn)
+    by_string = Request(first.prompt, 12, stop_strings=(f" {tokens[1]} {tokens[2]} ",), **drawn)
+
+    def written(ahead):
+        done, begin = {}, two_slots.submit(by_token)
+        third = [two_slots.submit(request) for request in (by_string, REQUESTS[0], REQUESTS[0])][1]
+        for last in ((first, by_string), ()):
+            for turn in range(99):
+                done |= {number - begin: (text.tokens, text.text) for number, text in two_slots.turn(ahead)}
+                if last and turn == 2:
+                    two_slots.cancel(third)
+                if not two_slots.is_busy:
+                    break
+            for request in last:
+                two_slots.submit(request)
+        assert two_slots.turn(ahead) == []
+        return done
+
+    ours, others = written(True), written(False)
+    del ours[2], others[2]  # how much there was of it when it was cancelled depends on the turn
+    assert ours == others and ours[0][0] == tokens[: tokens.index(tokens[5])] and ours[3] == (alone[0].tokens, None)
+    assert ours[4] == (tokens, None) and ours[5] == ours[1] and ours[1][1] is not None
+
+
 def test_weights_are_stored_as_they_are_used():
     """Half as much is read for each token, and the logits are the same."""
     wide, tokens = model(dtype="bfloat16", tied=True), mx.tensor(np.array([prompt(9)], np.int32), "batch length")

@@ -4,6 +4,10 @@ A prompt is read whole (`prefill`) into a free slot. Then all slots go on togeth
 text that ends frees its slot at the end of the chunk for the next prompt. There are few programs: one for each size of
 prompts (powers of two), and one for each number of pages that a step reads, likewise.
 
+The next chunk is queued behind the one that runs before anybody has looked at it: the devices go on while Python reads,
+cuts and tells. What a text has no use for is thrown away, so nothing that is written depends on it. Only where a text
+waits for a slot the chunk is read first: one that ends in it would keep its slot for a chunk longer.
+
     engine = Engine(model, mesh, layout, slots=8, places=1024)
     for written in engine.generate([Request(prompt) for prompt in prompts]):
         print(written.tokens)
@@ -12,7 +16,7 @@ prompts (powers of two), and one for each number of pages that a step reads, lik
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -24,6 +28,7 @@ from ..mesh import Mesh
 from ..models.contract import Model
 from ..ops import scan
 from ..program import Program, spmd
+from ..tensors import Tensor
 from .requests import Request, Written
 from .room import Room
 from .slots import Slot, state_of, wishes_of
@@ -31,6 +36,13 @@ from .stepping import parted, write_token
 
 if TYPE_CHECKING:
     from ..plan.explain.report import Report
+
+
+class _Chunk(NamedTuple):
+    """What was queued: whose texts it writes on, and what comes back."""
+
+    slots: list[Slot | None]
+    told: dict[str, Tensor]  # of `write_token`, [chunk, slots..]
 
 
 class Engine:
@@ -69,8 +81,9 @@ class Engine:
         self._count = 0
         self._asked: set[str] = set()  # of wishes, by any request so far: the others cost nothing
         self.steps: dict[int, Program[..., Any]] = {}  # for each number of pages that they read
-        self._state: Any = None  # what the slots hold on the devices; None: to be made from what we know of them
+        self._state: Any = None  # what the slots hold on the devices
         self._cache: Any = None
+        self._queued: deque[_Chunk] = deque()  # one that runs, and perhaps one behind it
 
     @property
     def is_busy(self) -> bool:
@@ -89,15 +102,23 @@ class Engine:
         self._count += 1
         return self._count - 1
 
-    def turn(self) -> list[tuple[int, Written]]:
-        """Fills free slots, writes a chunk of tokens in each, and returns what all the texts are by now."""
-        done = self._admit()
-        active = [slot for slot in self._slots if slot is not None]
-        if not active:
+    def turn(self, ahead: bool = True) -> list[tuple[int, Written]]:
+        """Fills free slots, writes a chunk of tokens in each, and returns what all the texts are by now.
+
+        Args:
+            ahead: whether the next chunk may be queued before this one is read; not where somebody else knows of texts
+                that wait for a slot.
+        """
+        if not any(self._slots):
+            self._queued.clear()  # nobody is left to read it
+        done = [] if self._queued else self._admit()
+        if not any(self._slots):
             return done
-        step = self._step(max(len(slot.text) for slot in active))
-        self._cache, self._state, tokens, likely = step(self.room.model, self._cache, self._state)
-        return done + self._collect(tokens.numpy(), likely.numpy())
+        if not self._queued:
+            self._queue_chunk()
+        if ahead and self._goes_ahead():
+            self._queue_chunk()
+        return done + self._collect(self._queued.popleft())
 
     def program(self, length: int = 0) -> tuple[Program[..., Any], tuple[Any, ...]]:
         """Returns the program that writes a chunk of tokens, and its arguments, as shapes where they change.
@@ -128,7 +149,7 @@ class Engine:
         self._waiting = deque(slot for slot in self._waiting if slot.number != number)
         for i, slot in enumerate(self._slots):
             if slot is not None and slot.number == number:
-                self._slots[i], self._state = None, None
+                self._slots[i] = None
 
     def _admit(self) -> list[tuple[int, Written]]:
         """Reads waiting prompts into free slots."""
@@ -144,19 +165,39 @@ class Engine:
             prompts[free.popleft()] = slot.request
         if prompts:
             self._cache = self.room.fill(self.room.empty() if self._cache is None else self._cache, prompts)
-        if prompts or self._state is None:
+            # A slot that is free goes on for nobody until then: that costs nothing.
             self._state = state_of(self._slots, self.batch, self.room.vocab, self._asked)
         return done
 
-    def _collect(self, tokens: np.ndarray, likely: np.ndarray) -> list[tuple[int, Written]]:
+    def _goes_ahead(self) -> bool:
+        """Whether another chunk is queued: somebody has a use for it, nobody waits, and it need not be compiled."""
+        written = len(self._queued) * self.chunk.size
+        is_wanted = any(slot is not None and slot.left > written for slot in self._slots)
+        return is_wanted and not self._waiting and self._pages(self._reach()) in self.steps
+
+    def _queue_chunk(self) -> None:
+        """Lets the devices write a chunk, after what they have to write already."""
+        step = self._step(self._reach())
+        self._cache, self._state, told = step(self.room.model, self._cache, self._state)
+        for x in told.values():
+            x.array.copy_to_host_async()
+        self._queued.append(_Chunk(list(self._slots), told))
+
+    def _reach(self) -> int:
+        """Returns how long the longest text may be when all that is queued is written."""
+        written = len(self._queued) * self.chunk.size
+        return max(slot.length + min(written, slot.left) for slot in self._slots if slot is not None)
+
+    def _collect(self, chunk: _Chunk) -> list[tuple[int, Written]]:
         """Takes in what a chunk has written: [chunk, slots], -1 where a text had ended."""
         news = []
-        for i, slot in enumerate(self._slots):
-            if slot is None:
+        told = {name: _on_host(x) for name, x in chunk.told.items()}
+        for i, slot in enumerate(chunk.slots):
+            if slot is None or self._slots[i] is not slot:  # it has ended since
                 continue
             request, written = slot.request, slot.written
             before = len(written.tokens)
-            for token, log_p in zip(tokens[:, i].tolist(), likely[:, i].tolist(), strict=True):
+            for token, log_p in zip(told["token"][:, i].tolist(), told["likely"][:, i].tolist(), strict=True):
                 if token < 0:
                     break
                 written.log_probabilities.append(log_p)
@@ -170,16 +211,19 @@ class Engine:
             elif not written.ended_by and len(written.tokens) == request.tokens:
                 written.ended_by = "length"
             if written.ended_by:
-                self._slots[i], self._state = None, None
+                self._slots[i] = None
             news.append((slot.number, written))
         return news
 
     def _step(self, length: int) -> Program[..., Any]:
         """Returns the program that writes a chunk, where no text is longer than this before it."""
-        pages = self.room.pages(min(length + self.chunk.size - 1, self.room.places))
+        pages = self._pages(length)
         if pages not in self.steps:
             self.steps[pages] = spmd(self._stepped(pages), self.room.mesh, self.room.layout_of_a_step, donate=(1, 2))
         return self.steps[pages]
+
+    def _pages(self, length: int) -> int:
+        return self.room.pages(min(length + self.chunk.size - 1, self.room.places))
 
     def _text(self, tokens: list[int], after: Sequence[int]) -> str:
         assert self.decode is not None
@@ -190,10 +234,15 @@ class Engine:
             moving, fixed = parted(state)
 
             def step(carry: Any, _: Any) -> Any:
-                cache, state, token, likely = write_token(model, carry[0], carry[1] | fixed, num_pages)
-                return (cache, parted(state)[0]), (token, likely)
+                cache, state, told = write_token(model, carry[0], carry[1] | fixed, num_pages)
+                return (cache, parted(state)[0]), told
 
-            (cache, moving), (tokens, likely) = scan(step, (cache, moving), over=self.chunk)
-            return cache, moving | fixed, tokens, likely
+            (cache, moving), told = scan(step, (cache, moving), over=self.chunk)
+            return cache, moving | fixed, told
 
         return steps
+
+
+def _on_host(x: Tensor) -> np.ndarray:
+    """Returns a result; a program that cuts its padding off would wait behind the next chunk, so that is done here."""
+    return np.asarray(x.array)[tuple(slice(dim.size) for dim in x.dims)]

@@ -24,9 +24,19 @@ class Slot:
     written: Written
 
     @property
-    def text(self) -> list[int]:
-        """Its tokens so far."""
-        return [*self.request.prompt, *self.written.tokens]
+    def length(self) -> int:
+        """How many tokens it has so far, its prompt included."""
+        return len(self.request.prompt) + len(self.written.tokens)
+
+    @property
+    def left(self) -> int:
+        """How many tokens may still come."""
+        return self.request.tokens - len(self.written.tokens)
+
+    @property
+    def last(self) -> int:
+        """The last token so far."""
+        return (self.written.tokens or self.request.prompt)[-1]
 
 
 def wishes_of(request: Request) -> dict[str, Any]:
@@ -69,12 +79,13 @@ def state_of(slots: Sequence[Slot | None], batch: Dim, vocab: Dim, asked: set[st
     if "repetition_penalty" in asked:
         whole = np.zeros((batch.size, vocab.size), np.bool_)
         for row, slot in zip(whole, slots, strict=True):
-            row[slot.text if slot is not None else []] = True
+            if slot is not None:
+                row[[*slot.request.prompt, *slot.written.tokens]] = True
         seen = tensor(whole, (batch, vocab))
     return {
-        "token": numbers(lambda slot: slot.text[-1], 0),
-        "at": numbers(lambda slot: len(slot.text) - 1, 0),
-        "left": numbers(lambda slot: slot.request.tokens - len(slot.written.tokens), 0),
+        "token": numbers(lambda slot: slot.last, 0),
+        "at": numbers(lambda slot: slot.length - 1, 0),
+        "left": numbers(lambda slot: slot.left, 0),
         "made": numbers(lambda slot: len(slot.written.tokens), 0),
         "stop": lists(lambda slot: slot.request.stop, "stop"),
         "wishes": Wishes(**{name: wish(name) for name in sorted(asked)}),

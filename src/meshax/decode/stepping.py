@@ -19,8 +19,8 @@ def parted(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
-def write_token(model: Any, cache: Any, state: dict[str, Any], num_pages: int) -> tuple[Any, Any, Tensor, Tensor]:
-    """Returns the cache and the state after one more token of each text, the tokens, and how likely they were.
+def write_token(model: Any, cache: Any, state: dict[str, Any], num_pages: int) -> tuple[Any, Any, dict[str, Tensor]]:
+    """Returns the cache and the state after one more token of each text, and what is told: each `token`, how `likely`.
 
     Args:
         model: the model.
@@ -42,4 +42,4 @@ def write_token(model: Any, cache: Any, state: dict[str, Any], num_pages: int) -
         "made": made + 1,
         "seen": seen if seen is None else with_token(seen, chosen),
     }
-    return cache, state | moved, where(writes, chosen, -1), likely
+    return cache, state | moved, {"token": where(writes, chosen, -1), "likely": likely}

@@ -119,7 +119,8 @@ class Batcher:
                 text.began = time.monotonic()
                 self._running[self.engine.submit(text.request)] = text
                 self.metrics.add_prompt(len(text.request.prompt))
-        for number, written in self.engine.turn():
+            is_wanted = bool(self._waiting)  # a slot
+        for number, written in self.engine.turn(ahead=not is_wanted):
             self._tell(number, written)
 
     def fail(self, refusal: Refusal) -> None:
