@@ -14,7 +14,7 @@ from meshax.layout import Setting
 from meshax.testing import forward_and_gradient, place_with_garbage
 from window_cases import KINDS, random_case
 
-NUM_CASES = {"conv": 2000, "conv_transpose": 500, "max_pool": 300, "mean_pool": 300, "resize": 300, "pad": 300}
+NUM_CASES = {"conv": 2000, "conv_transpose": 2000, "max_pool": 1000, "mean_pool": 1000, "resize": 300, "pad": 300}
 SAMPLED = {"conv": 6, "conv_transpose": 4, "max_pool": 3, "mean_pool": 3, "resize": 2, "pad": 2}
 AT_ONCE = 20  # cases in one test
 
@@ -28,17 +28,13 @@ def parts():
 
 
 def check(case):
-    """Asserts that values and gradients are those of whole arrays; where dims collide, that this is said."""
+    """Asserts that values and gradients are those of whole arrays."""
     mesh = mx.Mesh(case.mesh)
     whole = jax.jit(lambda *arrays: reference(case.reference, arrays, [True] * len(arrays)))
     wanted, gradients = whole(*(x.numpy() for x in case.inputs))
-    try:
-        placed = [place_with_garbage(x, Setting(mesh, case.layout)) for x in case.inputs]
-        program = mx.spmd(forward_and_gradient(case.fn, case.inputs), mesh, case.layout)
-        result, ours = program(*placed)
-    except mx.LayoutError as collision:
-        assert "split over the same mesh axis" in str(collision), case.words
-        return
+    placed = [place_with_garbage(x, Setting(mesh, case.layout)) for x in case.inputs]
+    program = mx.spmd(forward_and_gradient(case.fn, case.inputs), mesh, case.layout)
+    result, ours = program(*placed)
     for what, got, right in zip(["result", "by x", "by the kernel"], [result, *ours], [*wanted, *gradients]):
         right = np.asarray(right)
         finite = right[np.isfinite(right)]  # the maximum of a window that holds padding alone is not
@@ -47,6 +43,8 @@ def check(case):
 
 
 @pytest.mark.parametrize(("kind", "seeds"), list(parts()))
-def test_random_windows(kind, seeds):
+def test_random_windows(kind, seeds, record_property):
     for seed in seeds:
+        print(f"{kind} {seed}")  # shown of a test that fails, or with -s: the last is the one
         check(random_case(kind, seed))
+    record_property("checked", len(seeds))
