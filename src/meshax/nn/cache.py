@@ -131,7 +131,7 @@ class Stepping(eqx.Module):
         seen = there >= 0
         if window is not None:
             seen = seen & (self.at - there < window)
-        weights = softmax(where(seen, scores, HIDDEN), over=over).astype(values.dtype)
+        weights = _shares(where(seen, scores, HIDDEN), over).astype(values.dtype)
         mixed = einsum(weights, read_values, over=over)
         return transpose(mixed, q.dims), KeyValues(keys, values)
 
@@ -177,12 +177,30 @@ class Recalled(eqx.Module):
         """
         scores = match(self.store.keys, _scaled(q, d_kv, scale), d_kv)
         seen = arange(self.store.keys.dim(MEMORY)) < self.lengths
-        weights = softmax(where(seen, scores, HIDDEN), over=MEMORY).astype(self.store.values.dtype)
+        weights = _shares(where(seen, scores, HIDDEN), (MEMORY,)).astype(self.store.values.dtype)
         return transpose(einsum(weights, self.store.values, over=MEMORY), q.dims)
 
 
 def _scaled(q: Tensor, d_kv: str, scale: float | None) -> Tensor:
     return q * (q.dim(d_kv).size ** -0.5 if scale is None else scale)
+
+
+def _shares(scores: Tensor, over: tuple[str, ...]) -> Tensor:
+    """Returns the softmax over some dims, which come last.
+
+    Where a processor has all their places they are one row to the compiler, which then needs one kernel and not three.
+    """
+    if any(current().placement(scores.dims).of(scores.dim(name)) for name in over):
+        return softmax(scores, over=over)
+    places = tuple(scores.dim(name) for name in over)
+    scores = transpose(scores, (*without(scores.dims, places), *places))
+
+    def of_rows(array: Array) -> Array:
+        rows = array.reshape(*array.shape[: -len(over)], -1)
+        weights = jnp.exp(rows - jnp.max(rows, axis=-1, keepdims=True))
+        return (weights / jnp.sum(weights, axis=-1, keepdims=True)).reshape(array.shape)
+
+    return Tensor(compute(of_rows, [scores]), scores.dims)
 
 
 def positions_held(cache: Tensor, newest: Tensor) -> Tensor:

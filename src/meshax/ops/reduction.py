@@ -211,7 +211,7 @@ def argmax(x: Tensor, over: DimLike) -> Tensor:
 
     Communication: none, if the dim is not split; otherwise two all-reduces of the result.
     """
-    return _arg_extremum(x, over, "argmax", jnp.max, collectives.max_over, lowest)
+    return _arg_extremum(x, over, "argmax", jnp.argmax, jnp.max, collectives.max_over, lowest)
 
 
 def argmin(x: Tensor, over: DimLike) -> Tensor:
@@ -219,16 +219,18 @@ def argmin(x: Tensor, over: DimLike) -> Tensor:
 
     Communication: none, if the dim is not split; otherwise two all-reduces of the result.
     """
-    return _arg_extremum(x, over, "argmin", jnp.min, collectives.min_over, highest)
+    return _arg_extremum(x, over, "argmin", jnp.argmin, jnp.min, collectives.min_over, highest)
 
 
-def _arg_extremum(x: Tensor, over: DimLike, op: str, local: Any, across: Any, fill: Any) -> Tensor:
+def _arg_extremum(x: Tensor, over: DimLike, op: str, whole: Any, local: Any, across: Any, fill: Any) -> Tensor:
     dim = places_fit(find(check_tensor(x, f"mx.{op}").dims, over), op)
     placement, position = current().placement(x.dims, x.role), x.dims.index(dim)
     axes = placement.of(dim)
 
     def place(array: Array) -> Array:
         array = with_infinities(jax.lax.stop_gradient(array))
+        if not axes:  # in one pass
+            return whole(array, axis=position).astype(jnp.int32)
         array = fill_padding(array, placement, (dim,), fill(array.dtype))
         places = indices(placement, dim)
         best = jnp.expand_dims(across(local(array, axis=position), axes), position)
