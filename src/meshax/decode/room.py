@@ -90,7 +90,7 @@ class Room:
                 "this model writes from a source, and there is none."
                 if self._reads_sources
                 else "this model reads no source.",
-                rule="a model with an encoder reads a source for each text; a language model reads none.",
+                rule="a model that translates reads a source for each text; a language model reads none.",
                 fix="give the request source=." if self._reads_sources else "leave out source=, or make it the prompt.",
             )
         if len(request.source) > self.source_places:

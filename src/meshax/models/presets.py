@@ -6,7 +6,7 @@ from importlib import import_module
 from ..errors import ArgumentError, did_you_mean
 from .contract import Preset
 
-KINDS = ("decoder", "encoder_decoder", "unet", "resnet", "encoder")  # folders beside this file, each with its PRESETS
+KINDS = ("decoder", "encoder_decoder", "unet", "resnet", "encoder", "prefix_decoder")  # folders beside this file
 
 
 def _presets() -> Iterator[Preset]:

@@ -43,7 +43,14 @@ class Layer(eqx.Module):
 
     @classmethod
     def init(
-        cls, key: Any, config: TransformerConfig, stack: Dims, *, causal: bool = True, crosses: bool = False
+        cls,
+        key: Any,
+        config: TransformerConfig,
+        stack: Dims,
+        *,
+        causal: bool = True,
+        crosses: bool = False,
+        prefixed: bool = False,
     ) -> "Layer":
         """Makes the layers of a stack at once.
 
@@ -53,6 +60,7 @@ class Layer(eqx.Module):
             stack: the dim of the layers.
             causal: whether a token sees only itself and those before it.
             crosses: whether there is attention to a source.
+            prefixed: whether calls have a prefix, though it is causal.
         """
         d, (first, second) = config.dims(), jax.random.split(key)
         shared = SHARED[config.dropout_shared]
@@ -71,6 +79,7 @@ class Layer(eqx.Module):
         positions = {
             "rotary": config.positions == "rotary" and config.rotation(),
             "relative": config.positions == "relative",
+            "both_ways": prefixed,
             "window": config.window,
         }
         return cls(
@@ -95,6 +104,7 @@ class Layer(eqx.Module):
         key: Any = None,
         source: Tensor | None = None,
         source_segments: Tensor | None = None,
+        prefix: int = 0,
     ) -> Tensor:
         """Applies one layer to the stream.
 
@@ -105,11 +115,13 @@ class Layer(eqx.Module):
             key: for dropout.
             source: what is attended to beside, [.., memory, d_model].
             source_segments: the document of each token of it.
+            prefix: how many tokens, the first ones, are seen by those before them too.
         """
         keys = (None,) * 6 if key is None else jax.random.split(key, 4 if self.cross is None else 6)
 
         def attend(inner: Tensor) -> tuple[Tensor, None]:
-            return self.attention(inner, segments=segments, positions=at, key=keys[0], names=_STREAM), None
+            how = {"segments": segments, "positions": at, "prefix": prefix}
+            return self.attention(inner, **how, key=keys[0], names=_STREAM), None
 
         def attend_to_source(inner: Tensor) -> Tensor:
             assert self.cross is not None
@@ -119,7 +131,16 @@ class Layer(eqx.Module):
         return self._applied(x, attend, attend_to_source, keys)[0]
 
     def cached(self, x: Tensor, cache: Any, at: Tensor, source: Any = None) -> tuple[Tensor, Any]:
-        """Applies one layer to tokens that a cache takes in; `source` is what is kept of a source."""
+        """Applies one layer to tokens that a cache takes in.
+
+        Args:
+            x: the stream.
+            cache: what takes them in.
+            at: where each token stands.
+            source: what is kept of a source: attended to beside, or else as what comes before the tokens.
+        """
+        if self.cross is None and source is not None:
+            cache = replace(cache, before=source)
 
         def attend(inner: Tensor) -> tuple[Tensor, Any]:
             out, kept = self.attention.cached(inner, cache, at)
@@ -207,13 +228,19 @@ class Transformer(eqx.Module):
             source: what the layers attend to beside.
         """
         at = arange(tokens.dim("length")) if positions is None else positions
+        return self._transformed(layers, self._embedded(tokens, at), segments, at, key, **source)
+
+    def _transformed(
+        self, layers: Any, x: Tensor, segments: Tensor | None, at: Tensor, key: Any, **beside: Any
+    ) -> Tensor:
+        """Returns the stream at the end of a stack of layers, from that at its beginning."""
         seen = None if segments is None else segments.rename(length="positions")
         there = at.rename(length="positions")
 
         def step(layer: Layer, x: Tensor, number: Any) -> Tensor:
-            return layer(x, seen, there, None if key is None else jax.random.fold_in(key, number), **source)
+            return layer(x, seen, there, None if key is None else jax.random.fold_in(key, number), **beside)
 
-        return go_through(layers, self._embedded(tokens, at), step, self.config.keep)
+        return go_through(layers, x, step, self.config.keep)
 
     def _empty(self, slots: Dims, places: int, page: int) -> Any:
         """Makes room for the keys and values of texts; where layers see only a window, for that of the window."""
@@ -228,7 +255,15 @@ class Transformer(eqx.Module):
 
         return empty(d["layers"]) if is_stack else tuple(empty() for _ in range(config.layers))
 
-    def _filled(self, tokens: Tensor, lengths: Tensor, cache: Any, recalled: Any = None, sources: Any = None) -> Any:
+    def _filled(
+        self,
+        tokens: Tensor,
+        lengths: Tensor,
+        cache: Any,
+        recalled: Any = None,
+        sources: Any = None,
+        first: Tensor | None = None,
+    ) -> Any:
         """Returns a cache that holds the beginnings of texts: [slots.., length], of which so many tokens each count.
 
         Args:
@@ -237,8 +272,10 @@ class Transformer(eqx.Module):
             cache: where keys and values are kept.
             recalled: makes of what a layer keeps of a source what its attention asks.
             sources: what the layers keep of sources.
+            first: the position of the first token of each text; by default 0.
         """
         at = arange(tokens.dim("length"))
+        at = at if first is None else at + first
 
         def step(layer: Layer, x: Tensor, own: KeyValues, source: Any) -> tuple[Tensor, KeyValues]:
             beside = None if source is None else recalled(source)
@@ -247,7 +284,14 @@ class Transformer(eqx.Module):
         return go_through_cached(self.layers, self._embedded(tokens, at), cache, step, sources)[1]
 
     def _stepped(
-        self, tokens: Tensor, at: Tensor, cache: Any, num_pages: int, recalled: Any = None, sources: Any = None
+        self,
+        tokens: Tensor,
+        at: Tensor,
+        cache: Any,
+        num_pages: int,
+        recalled: Any = None,
+        sources: Any = None,
+        first: Tensor | None = None,
     ) -> tuple[Tensor, Any]:
         """Returns the logits of the next token of each slot, and the cache with the token that is there now.
 
@@ -258,9 +302,10 @@ class Transformer(eqx.Module):
             num_pages: how many pages are read, at most: what later ones hold is not seen.
             recalled: makes of what a layer keeps of a source what its attention asks.
             sources: what the layers keep of sources.
+            first: the position of the first token of each text; by default 0.
         """
         one = Dim("length", 1)
-        here = broadcast(at, (*at.dims, one))
+        here = broadcast(at if first is None else at + first, (*at.dims, one))
 
         def step(layer: Layer, x: Tensor, own: KeyValues, source: Any) -> tuple[Tensor, KeyValues]:
             pages = min(num_pages, own.keys.dim("pages").size)
@@ -271,10 +316,10 @@ class Transformer(eqx.Module):
         x, cache = go_through_cached(self.layers, x, cache, step, sources)
         return sum_(self._predicted(x), "positions"), cache
 
-    def _embedded(self, tokens: Tensor, at: Tensor) -> Tensor:
-        """Returns the stream at its beginning."""
+    def _embedded(self, tokens: Tensor, at: Tensor, embedding: Embedding | None = None) -> Tensor:
+        """Returns the stream at its beginning; tokens of other words have another embedding."""
         config = self.config
-        x = self.embedding(tokens, config.dtype)
+        x = (embedding or self.embedding)(tokens, config.dtype)
         x = x if config.embedding_scale == 1.0 else x * config.embedding_scale
         if config.positions == "sinusoidal":
             x = x + sinusoidal(at, Dim("d_model", config.d_model)).astype(x.dtype)

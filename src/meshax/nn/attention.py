@@ -20,7 +20,7 @@ from ..ops import slice as slice_
 from ..sources import operation
 from ..tensors import Tensor
 from .attention_kernels import Visibility, attend
-from .cache import Filling, KeyValues, Recalled, Remembered, Stepping
+from .cache import Filling, Reading, Recalled, Remembered, Stepping
 from .dropout import Dropout
 from .linear import Linear, side_by_side
 from .norms import RMSNorm
@@ -65,6 +65,7 @@ class Attention(eqx.Module):
         window: int | None = None,
         rotary: bool | Rotation = False,
         relative: bool = False,
+        both_ways: bool = False,
         dropout: float = 0.0,
         biases: Collection[str] = (),
         norm_epsilon: float | None = None,
@@ -84,6 +85,7 @@ class Attention(eqx.Module):
             window: how many positions back it sees, itself included.
             rotary: whether queries and keys are turned by their positions, or how.
             relative: whether distances have a learned bias.
+            both_ways: whether those to later positions have others, though it is causal: calls may have a prefix.
             dropout: of the attention weights.
             biases: which of the maps "q", "k", "v" and "out" have a bias.
             norm_epsilon: of an RMS norm over the queries and the keys of a head; None: they have none.
@@ -100,7 +102,7 @@ class Attention(eqx.Module):
             Linear.init(names[1], (d_model,), (*keys, d_kv), stack, bias="k" in biases),
             Linear.init(names[2], (d_model,), (*keys, d_kv), stack, bias="v" in biases),
             Linear.init(names[3], (*queries, d_kv), (d_model,), stack, bias="out" in biases),
-            RelativeBias.init(names[4], queries, stack, both_ways=not causal) if relative else None,
+            RelativeBias.init(names[4], queries, stack, both_ways=both_ways or not causal) if relative else None,
             Dropout(dropout, tuple(dropout_shared)),
             causal,
             window,
@@ -119,6 +121,7 @@ class Attention(eqx.Module):
         positions: Tensor | None = None,
         segments: Tensor | None = None,
         memory_segments: Tensor | None = None,
+        prefix: int = 0,
         key: Any = None,
         names: Mapping[str, str] | None = None,
     ) -> Tensor:
@@ -130,6 +133,7 @@ class Attention(eqx.Module):
             positions: where each query stands in its document; by default counted from 0.
             segments: the document each query belongs to: others are not seen.
             memory_segments: the same of the memory.
+            prefix: how many positions, the first ones, those before them see too, though it is causal.
             key: for dropout.
             names: other names for dims of the result.
         """
@@ -139,7 +143,8 @@ class Attention(eqx.Module):
         length = QUERIES if own else MEMORY
         there = at if own else arange(source.dim(MEMORY))
         q, k, v = self._projected(x, source, at, there, max(x.dim(QUERIES).size, source.dim(length).size))
-        visible = Visibility(self.causal and own, self.window, segments, segments if own else memory_segments)
+        beside = segments if own else memory_segments
+        visible = Visibility(self.causal and own, self.window, segments, beside, prefix)
         bias = None if self.relative is None else (self.relative, at, there)
         mixed = attend(
             q, k, v, d_kv=self.q.after[-1], length=length, visible=visible, bias=bias, dropout=self.dropout, key=key,
@@ -148,7 +153,7 @@ class Attention(eqx.Module):
         return self.out(mixed, names)
 
     @operation
-    def cached(self, x: Tensor, cache: Filling | Stepping, positions: Tensor) -> tuple[Tensor, KeyValues]:
+    def cached(self, x: Tensor, cache: Filling | Stepping | Reading, positions: Tensor) -> tuple[Tensor, Any]:
         """Attends to what a cache holds and to x itself, which the cache takes in.
 
         Args:
@@ -156,7 +161,7 @@ class Attention(eqx.Module):
             cache: what is kept of the tokens before.
             positions: where each token of x stands.
         """
-        q, k, v = self._projected(x, x, positions, positions, cache.store.places)
+        q, k, v = self._projected(x, x, positions, positions, cache.places)
         how: dict[str, Any] = {"d_kv": self.q.after[-1], "window": self.window, "bias": self.relative}
         mixed, kept = cache.attend(q, k, v, positions, scale=self.scale, **how)
         return self.out(mixed), kept

@@ -1,7 +1,7 @@
 """How queries, keys and values are brought together: by the best kernel for the place.
 
 On NVIDIA cuDNN's fused attention where it can (16-bit numbers), on TPUs JAX's flash attention (from v4 on, whole blocks
-of 128 positions, no window), elsewhere products and a softmax. If the positions are split over a mesh axis, each
+of 128 positions, no window, no prefix), elsewhere products and a softmax. If the positions are split over a mesh axis, each
 processor keeps its queries, and keys and values go around in a ring: one permute a turn, the softmax put together as
 they pass.
 """
@@ -54,12 +54,13 @@ class Visibility:
     window: int | None
     segments: Tensor | None
     memory_segments: Tensor | None
+    prefix: int = 0  # how many places, the first ones, are seen from those before them too
 
     def mask(self, queries: Tensor, keys: Tensor, memory_segments: Tensor | None) -> Tensor | None:
         """Returns what is visible, from the places of queries and keys; None if everything is."""
         parts = []
         if self.causal:
-            parts.append(queries >= keys)
+            parts.append((queries >= keys) | (keys < self.prefix) if self.prefix else queries >= keys)
         if self.window is not None:
             parts.append(queries - keys < self.window)
         if self.segments is not None and memory_segments is not None:
@@ -107,7 +108,7 @@ def attend(
         k, v = k.rename(positions=_MEMORY), v.rename(positions=_MEMORY)
     if bias is None and not drops and _has_cudnn(q):
         return _cudnn(q, k, v, d_kv, visible, scale)
-    if bias is None and not drops and visible.window is None and _has_flash(q, k):
+    if bias is None and not drops and visible.window is None and not visible.prefix and _has_flash(q, k):
         return _flash(q, k, v, d_kv, visible, scale)
     k, v = _kept_apart(k, v, visible)
     scores = match(q * scale, k, d_kv)
@@ -179,7 +180,8 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, scal
         transpose(q, (*batch, _QUERIES, *heads, d_kv)),
         *(transpose(x, (*batch, _MEMORY, *own, d_kv)) for x in (k, v)),
     ]
-    other = replace(visible, causal=False)
+    is_causal = visible.causal and not visible.prefix  # else it is in the mask
+    other = replace(visible, causal=visible.causal and not is_causal)
     seen = other.mask(arange(q.dim(_QUERIES)), arange(k.dim(_MEMORY)), _as_memory(visible.memory_segments))
     if seen is not None:
         shape = (*(d for d in rest if d.name in batch), q.dim(_QUERIES), k.dim(_MEMORY))
@@ -189,7 +191,7 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, scal
         flat = [x.reshape(math.prod(x.shape[: len(batch)]), x.shape[len(batch)], -1, x.shape[-1]) for x in (q, k, v)]
         mask = masks[0].reshape(-1, 1, *masks[0].shape[-2:]) if masks else None
         out = jax.nn.dot_product_attention(
-            flat[0], flat[1], flat[2], mask=mask, scale=scale, is_causal=visible.causal, implementation="cudnn"
+            flat[0], flat[1], flat[2], mask=mask, scale=scale, is_causal=is_causal, implementation="cudnn"
         )
         return out.reshape(q.shape)
 
@@ -262,7 +264,7 @@ def _ring(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, parts
     at = folded(arange(length), block)
     asking = folded(q, block)
     segments = None if visible.segments is None else folded(visible.segments, block)
-    rule = Visibility(visible.causal, visible.window, segments, None)
+    rule = replace(visible, segments=segments, memory_segments=None)
     statistics = tuple(d for d in asking.dims if d.name != d_kv)
     first = (
         broadcast(full((), -jnp.inf), statistics),

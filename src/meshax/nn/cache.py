@@ -8,6 +8,9 @@ every page. Pages are never split, so that a program may read the first few alon
 The token at position n stands at place n mod (number of places): where the layers see only a window, the newest take
 the places of those that are out of sight. What place holds which position follows from the position of the newest
 token of the slot, so places are never cleared.
+
+What a text is written from has a cache of its own, which does not change: a memory that is asked beside, or a prefix,
+whose tokens the text sees as if they stood before its own. All beams of a text have one.
 """
 
 from typing import Any
@@ -20,7 +23,8 @@ from jax import lax
 from ..compat import Array
 from ..dim import Dim, Dims, without
 from ..layout import current
-from ..ops import arange, einsum, gather, softmax, transpose, where, zeros
+from ..ops import arange, einsum, exp, gather, maximum, softmax, transpose, where, zeros
+from ..ops import max as max_
 from ..ops import slice as slice_
 from ..ops import sum as sum_
 from ..ops.operands import compute
@@ -70,6 +74,12 @@ class Filling(eqx.Module):
 
     store: KeyValues
     lengths: Tensor
+    before: "Recalled | None" = None  # what the texts see before themselves
+
+    @property
+    def places(self) -> int:
+        """How many tokens there is room for, with those before."""
+        return self.store.places + _places(self.before)
 
     @operation
     def attend(
@@ -86,9 +96,17 @@ class Filling(eqx.Module):
     ) -> tuple[Tensor, KeyValues]:
         """Attends as without a cache, and keeps the last keys and values that there are places for."""
         visible = Visibility(True, window, None, None)
-        biased = None if bias is None else (bias, at, at)
-        how: dict[str, Any] = {"d_kv": d_kv, "length": QUERIES, "dropout": Dropout(0.0), "scale": scale}
-        mixed = attend(q, k, v, visible=visible, bias=biased, **how)
+        if self.before is None:
+            biased = None if bias is None else (bias, at, at)
+            how: dict[str, Any] = {"d_kv": d_kv, "length": QUERIES, "dropout": Dropout(0.0), "scale": scale}
+            mixed = attend(q, k, v, visible=visible, bias=biased, **how)
+        else:
+            own, values = k.rename(positions=MEMORY), v.rename(positions=MEMORY)
+            scores = match(own, _scaled(q, d_kv, scale), d_kv)
+            scores = scores if bias is None else scores + bias(at, at.rename(positions=MEMORY))
+            seen = visible.mask(arange(q.dim(QUERIES)), arange(own.dim(MEMORY)), None)
+            asked = self.before.scores(q, at, d_kv=d_kv, window=window, bias=bias, scale=scale)
+            mixed = _mixed(q, (where(seen, scores, HIDDEN), values), (asked, self.before.store.values))
         held = positions_held(self.store.keys, self.lengths - 1)
         keys, values = (
             transpose(gather(new, held, QUERIES), old.dims)
@@ -103,6 +121,12 @@ class Stepping(eqx.Module):
     store: KeyValues
     at: Tensor  # where the token of each slot stands in its text, [slots..]
     num_pages: int = eqx.field(static=True)  # how many pages are read: the others hold nothing yet
+    before: "Recalled | None" = None  # what the texts see before themselves
+
+    @property
+    def places(self) -> int:
+        """How many tokens there is room for, with those before."""
+        return self.store.places + _places(self.before)
 
     @operation
     def attend(
@@ -127,12 +151,15 @@ class Stepping(eqx.Module):
         over = (PAGES, MEMORY)
         scores = match(read_keys, _scaled(q, d_kv, scale), d_kv)  # this way round the keys stay as they are
         if bias is not None:
-            scores = scores + bias(at, there)
+            scores = scores + bias(at, there if self.before is None else there + self.before.lengths)
         seen = there >= 0
         if window is not None:
             seen = seen & (self.at - there < window)
-        weights = _shares(where(seen, scores, HIDDEN), over).astype(values.dtype)
-        mixed = einsum(weights, read_values, over=over)
+        scores = where(seen, scores, HIDDEN)
+        if self.before is not None:
+            asked = self.before.scores(q, at, d_kv=d_kv, window=window, bias=bias, scale=scale)
+            return _mixed(q, (scores, read_values), (asked, self.before.store.values)), KeyValues(keys, values)
+        mixed = einsum(_shares(scores, over).astype(values.dtype), read_values, over=over)
         return transpose(mixed, q.dims), KeyValues(keys, values)
 
     def _read(self, x: Tensor) -> Tensor:
@@ -155,6 +182,11 @@ class Remembered(eqx.Module):
         shape = (*stack, *slots, *heads, Dim(MEMORY, places), d_kv)
         return cls(zeros(shape, dtype), zeros(shape, dtype))
 
+    @property
+    def places(self) -> int:
+        """How many tokens there is room for."""
+        return self.keys.dim(MEMORY).size
+
     def holding(self, keys: Tensor, values: Tensor) -> "Remembered":
         """Returns keys and values of a memory of at most as many tokens in this room."""
         room = self.keys.dim(MEMORY).size - keys.dim(MEMORY).size
@@ -162,11 +194,56 @@ class Remembered(eqx.Module):
         return Remembered(*filled)
 
 
+class Reading(eqx.Module):
+    """Room that takes in sources, whole: [slots, positions], each of a length of its own; a token sees all others."""
+
+    store: Remembered
+    lengths: Tensor
+    after: int = eqx.field(static=True)  # how many places the texts have that come after
+
+    @property
+    def places(self) -> int:
+        """How many tokens there is room for, with those after."""
+        return self.store.places + self.after
+
+    @operation
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        at: Tensor,
+        *,
+        d_kv: str,
+        window: int | None,
+        bias: Any,
+        scale: float | None = None,
+    ) -> tuple[Tensor, Remembered]:
+        """Attends to all tokens of a source, and keeps their keys and values."""
+        counts = where(arange(q.dim(QUERIES)) < self.lengths, 1, 0)
+        visible = Visibility(False, window, counts, counts)
+        how: dict[str, Any] = {"d_kv": d_kv, "length": QUERIES, "dropout": Dropout(0.0), "scale": scale}
+        mixed = attend(q, k, v, visible=visible, bias=None if bias is None else (bias, at, at), **how)
+        return mixed, self.store.holding(k.rename(positions=MEMORY), v.rename(positions=MEMORY))
+
+
 class Recalled(eqx.Module):
     """Sources that are asked, of which so many tokens each count; slots of one source ask the same."""
 
     store: Remembered
     lengths: Tensor
+
+    @operation
+    def scores(
+        self, q: Tensor, at: Tensor, *, d_kv: str, window: int | None, bias: Any, scale: float | None = None
+    ) -> Tensor:
+        """Returns how well the tokens of a source match queries of the text after it, which stand at some positions."""
+        scores = match(self.store.keys, _scaled(q, d_kv, scale), d_kv)
+        place = arange(self.store.keys.dim(MEMORY))
+        scores = scores if bias is None else scores + bias(at, place)
+        seen = place < self.lengths
+        seen = seen if window is None else seen & (at - place < window)
+        return where(seen, scores, HIDDEN)
 
     @operation
     def attend(self, q: Tensor, *, d_kv: str, scale: float | None = None) -> Tensor:
@@ -179,6 +256,25 @@ class Recalled(eqx.Module):
         seen = arange(self.store.keys.dim(MEMORY)) < self.lengths
         weights = _shares(where(seen, scores, HIDDEN), (MEMORY,)).astype(self.store.values.dtype)
         return transpose(einsum(weights, self.store.values, over=MEMORY), q.dims)
+
+
+def _mixed(q: Tensor, *parts: tuple[Tensor, Tensor]) -> Tensor:
+    """Returns the mean of the values of two memories, by one softmax over the scores of both."""
+
+    def over(values: Tensor) -> list[str]:
+        return [d.name for d in values.dims if d.name in (PAGES, MEMORY)]
+
+    top = maximum(*(max_(scores, over(values)) for scores, values in parts))
+    total = mixed = zeros(())
+    for scores, values in parts:
+        weights = exp(scores - top)
+        total = total + sum_(weights, over(values))
+        mixed = mixed + einsum(weights.astype(values.dtype), values, over=over(values)).astype(jnp.float32)
+    return transpose((mixed / total).astype(q.dtype), q.dims)
+
+
+def _places(before: Recalled | None) -> int:
+    return 0 if before is None else before.store.places
 
 
 def _scaled(q: Tensor, d_kv: str, scale: float | None) -> Tensor:
