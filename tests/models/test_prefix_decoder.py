@@ -126,8 +126,7 @@ def test_a_text_that_has_begun_goes_on_as_it_would(variant):
     assert texts
     sources = [one.source for one, text in zip(REQUESTS, reread(config), strict=True) if len(text) > 3]
     requests = [
-        Request((1, *text[:3]), tokens=3, stop=(1,), source=source)
-        for source, text in zip(sources, texts, strict=True)
+        Request((1, *text[:3]), tokens=3, stop=(1,), source=source) for source, text in zip(sources, texts, strict=True)
     ]
     assert [written.tokens for written in engine.generate(requests)] == [text[3:] for text in texts]
 

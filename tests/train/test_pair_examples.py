@@ -20,7 +20,7 @@ from meshax.train.options import DataOptions
 from meshax.train.pair_examples import PairExamples, stored_vocabularies
 from meshax.train.text_options import TextOptions
 from messages import pinned
-from runs import PAIRS, small_translator, write_pairs
+from runs import PAIRS, SMALL_TRANSLATOR, small_translator, write_pairs
 
 QUIET = Console(quiet=True)
 
@@ -171,6 +171,7 @@ def test_separate_subwords(tmp_path):
     examples = opened(tmp_path, data=data)
     source, target = examples.vocabularies
     assert source.fingerprint != target.fingerprint
+    assert small_translator(tmp_path, data=data).model().source_embedding
     assert [words.fingerprint for words in stored_vocabularies(tmp_path / "run")] == [
         source.fingerprint,
         target.fingerprint,
@@ -182,6 +183,22 @@ def test_separate_subwords(tmp_path):
     assert joint.vocabularies[0].fingerprint == joint.vocabularies[1].fingerprint == source.fingerprint
     both = replace(data, target_vocabulary=str(tmp_path / "run" / "vocabulary.json"))
     assert opened(tmp_path, out="both", data=both).vocabularies[1].fingerprint == source.fingerprint
+
+
+def test_the_model_with_a_prefix_translates_with_words_of_both_sides(tmp_path):
+    data = replace(write_pairs(tmp_path / "pairs"), separate=True)
+    fields = SMALL_TRANSLATOR | {"max_length": 44}
+    config = small_translator(tmp_path, preset="prefix-tiny", model_=fields, data=data, mesh="x:2", layout="vocab:x")
+    console = heard()
+    run = Run(config, console)
+    run.train()
+    assert json.loads((run.directory / "result.json").read_text())["bleu"] >= 0
+    assert "BLEU" in console.export_text()
+    losses = [row["loss"] for row in read_metrics(run.directory / "metrics.jsonl") if "loss" in row]
+    assert len(losses) == 4 and losses[-1] < losses[0]
+    after = TrainConfig(from_=str(run.directory), out=str(tmp_path / "after"), data=replace(data, separate=False))
+    words = PairExamples.open(after, QUIET).vocabularies
+    assert [one.fingerprint for one in words] == [one.fingerprint for one in run.examples.vocabularies]
 
 
 def test_pairs_to_evaluate_on_and_what_is_left_out(tmp_path):
@@ -226,6 +243,17 @@ test_messages = pinned(
             """
             data.max_bytes is 5, and the model learns from pairs of texts.
               fix: leave it out; pairs are data.source= and data.target=, or data.pairs=.
+            """,
+        ),
+        "one embedding for two vocabularies": (
+            ArgumentError,
+            lambda: TrainConfig(
+                preset="wmt-tiny", data=DataOptions(separate=True), model_={"source_embedding": "false"}
+            ).model(),
+            """
+            data.separate is True, and model.source_embedding is 'false'.
+              rule: subwords of one embedding are of one vocabulary.
+              fix: leave one of them out.
             """,
         ),
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
-from .options import UsageError, usage
+from .options import UsageError, step_of, usage
 from .written import OnTrained
 
 if TYPE_CHECKING:
@@ -146,17 +146,26 @@ class Translate(OnTrained):
         return sum(1 for _ in lines)
 
     def _identity(self) -> dict[str, Any]:
-        """Returns what an output that is half done has to have been made from to be continued."""
+        """Returns what an output that is half done has to have been made from to be continued.
+
+        The step is its number: a run that goes on has another latest one by then.
+        """
         if self.input == "-":
             return {}
         from ..data.archives import find
+        from ..train.loop import run_config
+        from ..train.starting import checkpoints_of
 
         with usage():
             size, time = find(self.input)[0].status()
         options = {
             name: getattr(self, name) for name in ("beam", "length_penalty", "length_penalty_by", "nbest", "json")
         }
-        run = {"run": str(Path(self.run_).resolve()), "step": self.step}
+        run_config(self.run_)  # raises if there is no run
+        with checkpoints_of(self.run_) as checkpoints:
+            step = checkpoints.describe(step_of(self.step)).step
+        self.step = str(step)
+        run = {"run": str(Path(self.run_).resolve()), "step": step, "average": self.average}
         return {"input": str(Path(self.input).resolve()), "bytes": size, "modified": time, **run, **options}
 
 

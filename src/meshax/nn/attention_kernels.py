@@ -1,9 +1,9 @@
 """How queries, keys and values are brought together: by the best kernel for the place.
 
 On NVIDIA cuDNN's fused attention where it can (16-bit numbers), on TPUs JAX's flash attention (from v4 on, whole blocks
-of 128 positions, no window, no prefix), elsewhere products and a softmax. If the positions are split over a mesh axis, each
-processor keeps its queries, and keys and values go around in a ring: one permute a turn, the softmax put together as
-they pass.
+of 128 positions, no window, no prefix), elsewhere products and a softmax. If the positions are split over a mesh axis,
+each processor keeps its queries, and keys and values go around in a ring: one permute a turn, the softmax put together
+as they pass.
 """
 
 import math

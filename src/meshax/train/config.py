@@ -73,7 +73,21 @@ class TrainConfig(TrainOptions):
                     f"{name} is {value!r}, and model.{name} is {self.model_[name]!r}.", fix="leave one of them out."
                 )
             model = asked
-        return model
+        return self._with_own_words(model)
+
+    def _with_own_words(self, model: ModelConfig) -> ModelConfig:
+        """Returns the model with an embedding for the subwords of sources, if they have subwords of their own."""
+        name = "source_embedding"
+        if not self.data.separate or model.batch_kind != "pairs":
+            return model
+        asked = with_fields(model, {name: True})
+        if name in self.model_ and asked != model:
+            raise ArgumentError(
+                f"data.separate is True, and model.{name} is {self.model_[name]!r}.",
+                rule="subwords of one embedding are of one vocabulary.",
+                fix="leave one of them out.",
+            )
+        return asked
 
     def sizes(self) -> dict[str, int]:
         """Returns the sizes of the dims of a batch, by name: the preset's, with what is asked for instead."""
@@ -191,10 +205,11 @@ class TrainConfig(TrainOptions):
             raise ArgumentError(
                 f"a run that starts from {self.from_!r} has no directory of its own.", fix="give another out=."
             )
-        if self.data.vocabulary or self.data.tokenizer:
+        named = [n for n in ("vocabulary", "tokenizer", "target_vocabulary") if getattr(self.data, n)]
+        if named:
             raise ArgumentError(
                 f"the run in {self.from_!r} has a vocabulary already, which its weights are for.",
-                fix=f"leave out {'data.vocabulary=' if self.data.vocabulary else 'data.tokenizer='}.",
+                fix=f"leave out data.{named[0]}=.",
             )
         chosen = self._preset()
         if self.preset not in (type(self).preset, chosen.name):

@@ -193,7 +193,7 @@ def _prepare(config: TrainConfig, console: Console, read_only: bool) -> PairExam
     if not read_only:
         run.mkdir(parents=True, exist_ok=True)
         vocabularies[0].save(run / VOCABULARY)
-        if data.separate:
+        if _has_two(config):
             vocabularies[1].save(run / TARGET_VOCABULARY)
     folder = cached(data, vocabularies[1]) if data.cache else run / "tokens"
     make_folder(folder)
@@ -210,6 +210,11 @@ def _prepare(config: TrainConfig, console: Console, read_only: bool) -> PairExam
     if not read_only:
         remember(config, {"train": train, "held_out": held_out})
     return PairExamples(vocabularies, train, held_out, _lengths(config))
+
+
+def _has_two(config: TrainConfig) -> bool:
+    """Says whether sources and targets have vocabularies of their own: each has its embedding then."""
+    return getattr(config.model(), "source_embedding", False)
 
 
 def _lengths(config: TrainConfig) -> tuple[int, int]:
@@ -276,7 +281,7 @@ def _vocabularies(config: TrainConfig, pairs: Pairs, console: Console) -> Vocabu
     """Returns the vocabularies of a run: its own, those that are named, or trained ones."""
     samples = [pairs.side(number).sample(SAMPLED // 2) for number in (0, 1)]
     source = vocabulary_before(config, named_vocabulary(config.data))
-    if not config.data.separate:
+    if not _has_two(config):
         joint = source or train_vocabulary(config, chain(*samples), console)
         return joint, joint
     path = config.data.target_vocabulary

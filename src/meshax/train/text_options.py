@@ -92,7 +92,7 @@ class DataOptions(VolumeOptions, TextOptions):
     weights: tuple[float, ...] = ()  # a mixture: for each of the texts, its share of the examples
     vocabulary: str = ""  # a vocabulary file; none: one is trained from the text
     tokenizer: str = ""  # a tokenizer.json from elsewhere, in place of a vocabulary file
-    separate: bool = False  # to translate: whether sources and targets have subwords of their own; the embedding is one
+    separate: bool = False  # to translate: whether sources and targets have subwords of their own, and so embeddings
     target_vocabulary: str = ""  # then a vocabulary file of the targets; none: one is trained from them
     cache: str = ""  # where tokens are kept; none: in the run's directory
 
