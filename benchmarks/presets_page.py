@@ -104,7 +104,7 @@ meshax plan --preset wmt-2.89b --topology "tpu v2:8x8" --mesh "data:16 model:8" 
 
 It fits: 3.88 GB of the 8.59 GB of a core (45%), where 3.64 GB were predicted. The compiler sends what the trace says:
 122 tensors, 1.79 GB, all of them all-reduces, in 97 operations. A step is predicted to take 535 ms, 38% of the cores'
-peak: computing 283 ms, memory 143 ms, communication 109 ms. (jax 0.10.2, libtpu 0.0.42.1; compiling took three minutes.)"""
+peak: computing 283 ms, memory 143 ms, communication 109 ms. (jax 0.10.2, libtpu 0.0.42.1.)"""
 }
 FOOT = """All figures on this page, but a compiler's, are predictions from traces of one training step with
 Adafactor, at the preset's own batch and length, recomputing in the backward pass what the preset does not keep; nothing
