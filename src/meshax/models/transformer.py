@@ -120,12 +120,12 @@ class Layer(eqx.Module):
         keys = (None,) * 6 if key is None else jax.random.split(key, 4 if self.cross is None else 6)
 
         def attend(inner: Tensor) -> tuple[Tensor, None]:
-            how = {"segments": segments, "positions": at, "prefix": prefix}
+            how: dict[str, Any] = {"segments": segments, "positions": at, "prefix": prefix}
             return self.attention(inner, **how, key=keys[0], names=_STREAM), None
 
         def attend_to_source(inner: Tensor) -> Tensor:
             assert self.cross is not None
-            beside = {"segments": segments, "memory_segments": source_segments}
+            beside: dict[str, Any] = {"segments": segments, "memory_segments": source_segments}
             return self.cross(inner, source, **beside, key=keys[4], names=_STREAM)
 
         return self._applied(x, attend, attend_to_source, keys)[0]
