@@ -26,6 +26,13 @@ def test_a_measurement(ours):
     assert json.loads(json.dumps(ours.as_dict()))["utilization"] == pytest.approx(ours.utilization)
 
 
+def test_packed_examples_are_kept_apart(ours):
+    packed = measure(
+        dataclasses.replace(TINY, mesh="data:2", layout="data", packed=True), rounds=1, steps=1, profile=False
+    )
+    assert packed.loss != ours.loss and packed.loss == pytest.approx(ours.loss, rel=0.1)
+
+
 def test_needed_flops():
     """Of the paper's largest model at 32 x 256 tokens, by hand: 4.86 B parameters beside the embedding."""
     model = preset("lm-4.90b").model

@@ -63,6 +63,7 @@ def test_beside_by_hand(capsys):
         (["--rounds", "0"], "--rounds is 0."),
         (["--beside", "tensorflow"], "there is no program 'tensorflow'."),
         (["--beside", "jax", "--mesh", "data:8"], "programs by hand run on one processor."),
+        (["--beside", "jax", "--packed"], "programs by hand pack nothing."),
         (["--preset", "tinny"], "there is no preset 'tinny'."),
         (["--layers-as", "spun"], "there is no way 'spun' to go through layers."),
     ],

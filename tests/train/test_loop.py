@@ -34,10 +34,13 @@ def made(config, **options):
     return Run(config, QUIET, **options)
 
 
+SPEED = re.compile("seconds?|utilization|memory_bytes")
+
+
 def measured(directory):
     """What was measured at each step, but not how fast, nor in which memory."""
-    rows, speed = read_metrics(directory / "metrics.jsonl"), ("tokens_per_second", "utilization", "memory_bytes")
-    return [{name: value for name, value in row.items() if name not in (*speed, "seconds_left")} for row in rows]
+    rows = read_metrics(directory / "metrics.jsonl")
+    return [{name: value for name, value in row.items() if not SPEED.search(name)} for row in rows]
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,9 @@ def test_what_a_run_leaves_behind(whole):
     rows = measured(run.directory)
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, 13))
     assert [row["step"] for row in rows if "eval_loss" in row] == [4, 8, 12]
+    for what in ("evaluation_seconds", "saving_seconds"):
+        timed = [row["step"] for row in read_metrics(run.directory / "metrics.jsonl") if row.get(what, 0) > 0]
+        assert timed == [4, 8]
     assert rows[-1]["eval_loss"] == result.loss < rows[0]["loss"]
 
 

@@ -54,14 +54,15 @@ def test_a_reading(watched):
         watch.saw(step, measured(10.0 - step), {})
         clock.now += next(seconds)
         if step == 3:
-            with watch.aside():
+            with watch.aside(step, "saving"):
                 clock.now += 1000.0
     assert [reading.step for reading in readings] == [2, 4]
     for reading in readings:
         assert reading.per_second == 15.0 and reading.utilization == 0.25
     assert readings[0].left == 24.0 and readings[1].left == 16.0
     assert readings[0].rate == pytest.approx(0.7) and readings[1].rate == pytest.approx(0.5)  # of 8 steps 1 and 3 done
-    assert rows[1] == (
+    assert rows[1] == (3, {"saving_seconds": 1000.0})
+    assert rows[2] == (
         4,
         {"loss": 6.0, "rate": readings[1].rate, "norm": 3.0, "tokens_per_second": 15.0, "utilization": 0.25}
         | {"memory_bytes": readings[1].memory, "seconds_left": 16.0},

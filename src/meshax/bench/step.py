@@ -1,6 +1,6 @@
 """The training step of a preset, measured: its time, its memory, how long it compiles, what the time goes into.
 
-Tokens are random and examples are not packed: the arithmetic is that of training, the text does not matter. Nothing is
+Tokens are random, and examples hold one document unless they are to be packed: the text does not matter. Nothing is
 dropped, and positions are sinusoids where a preset has learned them, unless somebody asks: so it is in the programs
 beside, and examples may have any length.
 """
@@ -19,7 +19,7 @@ from ..mesh import Mesh
 from ..models.contract import ModelConfig, parameter_count
 from ..models.fields import with_fields
 from ..models.presets import batch_sizes, preset
-from ..ops import ones
+from ..ops import arange, broadcast, ones, where
 from ..ops.randomness import randint
 from ..optim import by_name, clipped
 from ..plan.cost.hardware import of_device
@@ -55,6 +55,7 @@ class Step:
     layers_as: str = ""
     dtype: str = ""
     optimizer: str = "adafactor"
+    packed: bool = False
     fields: dict[str, Any] = field(default_factory=dict)  # of the model
 
     def model(self) -> Any:
@@ -124,7 +125,7 @@ def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True) -
     optimizer = clipped(by_name(step.optimizer, 0.01), 1.0)
     program = spmd(make_train_step(optimizer), mesh, layout, 0, compiler_options(mesh))
     state = spmd(lambda: init_state(config.make, optimizer, jax.random.key(0)), mesh, layout)()
-    data = spmd(lambda: _batch(config, batch, length), mesh, layout)()
+    data = spmd(lambda: _batch(config, batch, length, step.packed), mesh, layout)()
     key = put(jax.random.key(2), mesh, layout)
     begin = time.perf_counter()
     traced = program.trace(state, data, key)
@@ -150,10 +151,16 @@ def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True) -
     )  # fmt: skip
 
 
-def _batch(config: ModelConfig, batch: int, length: int) -> dict[str, Any]:
+def _batch(config: ModelConfig, batch: int, length: int, packed: bool) -> dict[str, Any]:
+    """Returns random tokens; packed, two documents in each example, as `meshax train` has them."""
     dims = tuple(shape.dims for shape in config.batch({"batch": batch, "length": length}).values())[0]
     tokens = randint(jax.random.key(1), dims, 2, config.sizes()["vocab"])
-    return {"tokens": tokens, "targets": tokens, "weights": ones(dims)}
+    data = {"tokens": tokens, "targets": tokens, "weights": ones(dims)}
+    if not packed:
+        return data
+    at, half = arange(dims[-1]), length // 2
+    segments, positions = where(at < half, 1, 2), where(at < half, at, at - half)
+    return data | {"segments": broadcast(segments, dims), "positions": broadcast(positions, dims)}
 
 
 def timed_rounds(

@@ -31,6 +31,7 @@ class BenchStep(Reporting):
     layers_as: Annotated[str, arg(metavar="HOW", help="loop, unrolled or auto; none: the preset's.")] = ""
     dtype: Annotated[str, arg(metavar="DTYPE", help="Of products; none: the preset's.")] = ""
     optimizer: Annotated[str, arg(metavar="NAME", help="adafactor, adamw, momentum or sgd.")] = "adafactor"
+    packed: Annotated[bool, arg(help="Put two documents into each example, which attention keeps apart.")] = False
     rounds: Annotated[int, arg(metavar="N", help="Rounds of which the median counts.")] = 3
     steps: Annotated[int, arg(metavar="N", help="Steps of a round.")] = 5
     beside: Annotated[
@@ -73,6 +74,8 @@ class BenchStep(Reporting):
             raise UsageError(f"there is no program {unknown[0]!r}.", fix="choose jax, torch, or both.")
         if self.beside and self.mesh:
             raise UsageError("programs by hand run on one processor.", fix="leave out --mesh, or --beside.")
+        if self.beside and self.packed:
+            raise UsageError("programs by hand pack nothing.", fix="leave out --packed, or --beside.")
 
 
 def as_text(results: "list[Measurement]", formula: str) -> str:

@@ -327,6 +327,7 @@ class Run:
         key = put(jax.random.key(self.config.seed + 1), self.mesh, self.layout)
         is_profiled = self.config.profile and self.peers.is_first
         profile = Profile(self.directory / "profile" if is_profiled else None, first, self.config.steps)
+        self.checkpoints.prepare(state)
         with display.running(), contextlib.closing(profile):
             watch = Watch(self, display, metrics, guard, first)
             for step in range(first + 1, self.config.steps + 1):
@@ -340,12 +341,12 @@ class Run:
                     break
                 with self._saving_when_stopped(step, state, watch.finish):
                     if step % self.config.eval_every == 0:
-                        with watch.aside():
+                        with watch.aside(step, "evaluation"):
                             evaluation = self.evaluate(state.model, self.config.eval_batches, work.check)
                             self._evaluated(step, evaluation, metrics, display.say)
                             look(self, step, state.model, metrics)
                     if step % self.config.save_every == 0:
-                        with watch.aside():
+                        with watch.aside(step, "saving"):
                             self._save(step, state, evaluation)
                     work.check()
             watch.finish()

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..mesh import Mesh
 from ..models.contract import Model
 from ..plan.cost.hardware import of_device
@@ -45,10 +47,12 @@ class Watch:
 
     def __init__(self, run: "Run", display: "Display", metrics: Metrics, guard: Guard, first: int):
         self.run, self.display, self.metrics, self.guard = run, display, metrics, guard
-        self.schedule = run.config.schedule()
+        # What the processors compute for us, they compute now: later it would wait behind a step, and we for it.
+        self.rates = np.asarray(run.config.schedule()(np.arange(run.config.steps)))
+        machine = of_device(run.mesh.device_kind)
+        self.ideal = run.report.utilization(machine) * run.report.seconds(machine)  # seconds of a step at the peak
         self.waiting: Any = None
         self.since, self.last, self.first = time.perf_counter(), first, first + 1
-        self.ideal = 0.0  # seconds of a step at the peak
 
     def saw(self, step: int, measured: dict[str, Tensor], batch: "Batch") -> None:
         """Takes note of a step that has begun, and reads the one before it."""
@@ -71,31 +75,30 @@ class Watch:
             self.since, self.last = now, step
 
     @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Reads the step that is waiting, and leaves out what is done inside when it says how fast the run is."""
+    def aside(self, step: int, what: str) -> Iterator[None]:
+        """Reads the step that is waiting; writes down how long what is done inside keeps the next one waiting.
+
+        That time is left out of how fast the run is.
+        """
         self.finish()
         begin = time.perf_counter()
         yield
-        self.since += time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        self.since += seconds
+        self.metrics.write(step, **{f"{what}_seconds": seconds})
 
     def _read(self, step: int, loss: float, measured: dict[str, Tensor], passed: float) -> Reading:
         seconds = passed / max(step - self.last, 1)
         return Reading(
             step=step,
             loss=loss,
-            rate=float(self.schedule(step - 1)),
+            rate=float(self.rates[step - 1]),
             norm=float(measured["norm"]),
             per_second=float(measured["count"]) / seconds,
-            utilization=self._utilization(seconds),
+            utilization=self.ideal / seconds,
             memory=memory_at_peak(self.run.mesh),
             left=seconds * (self.run.config.steps - step),
         )
-
-    def _utilization(self, seconds: float) -> float:
-        if not self.ideal:
-            machine = of_device(self.run.mesh.device_kind)
-            self.ideal = self.run.report.utilization(machine) * self.run.report.seconds(machine)
-        return self.ideal / seconds
 
 
 def look(run: "Run", step: int, model: Model, metrics: Metrics) -> None:

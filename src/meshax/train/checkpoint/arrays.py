@@ -22,6 +22,7 @@ from jax.sharding import Sharding
 from ...compat import Array
 from ...errors import CheckpointError
 from ...extras import extra
+from .copies import Copies
 from .stacks import Source
 
 with extra("train", "checkpoints"):
@@ -38,35 +39,63 @@ _INLINED = 1 << 20  # bytes: small arrays are packed
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What this process writes of one array, on the host; later steps do not change it."""
+    """What this process writes of one array, on the host or on its way there; later steps do not change it."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
     block: tuple[int, ...]
-    parts: Sequence[tuple[Bounds, np.ndarray]]
+    parts: list[tuple[Bounds, Any]]  # arrays of the host, or copies in the memory of a device
 
     @property
     def num_bytes(self) -> int:
         """The bytes that this process writes."""
         return sum(part.nbytes for _, part in self.parts)
 
+    def fetch(self) -> None:
+        """Brings to the host what is not there yet, one part after the other, and frees the device's memory."""
+        for number, (bounds, part) in enumerate(self.parts):
+            if isinstance(part, jax.Array):
+                self.parts[number] = bounds, np.asarray(part)[_within(bounds)]
 
-def take_snapshots(arrays: Mapping[str, tuple[Array, tuple[int, ...]]]) -> dict[str, Snapshot]:
-    """Copies what this process writes to the host. Copies of one block are shared out among the processes.
+
+def prepare_copies(arrays: Mapping[str, tuple[Array, tuple[int, ...]]], copies: Copies) -> None:
+    """Gets ready for snapshots of such arrays, whose first is as quick as the others then."""
+    copies.prepare([data for blocks in _owned(arrays).values() for _, data in blocks])
+
+
+def take_snapshots(
+    arrays: Mapping[str, tuple[Array, tuple[int, ...]]], copies: Copies | None = None
+) -> dict[str, Snapshot]:
+    """Copies what this process writes. Copies of one block are shared out among the processes.
 
     Args:
         arrays: each array, padded or not, and its logical shape.
+        copies: makes copies on devices that have room, which `Snapshot.fetch` brings to the host; by default, and
+            without room, they are on the host when this returns.
     """
-    owned = {
+    owned = _owned(arrays)
+    blocks = [data for blocks in owned.values() for _, data in blocks]
+    copied = copies.of(blocks) if copies is not None else None
+    if copied is None:
+        for data in blocks:
+            data.copy_to_host_async()
+    else:
+        others = iter(copied)
+        owned = {name: [(bounds, next(others)) for bounds, _ in blocks] for name, blocks in owned.items()}
+    return {
+        name: _snapshot(array, shape, owned[name], copied is None)
+        if name in owned
+        else _of_host_array(np.asarray(array))
+        for name, (array, shape) in arrays.items()
+    }
+
+
+def _owned(arrays: Mapping[str, tuple[Array, tuple[int, ...]]]) -> dict[str, list[tuple[Bounds, jax.Array]]]:
+    """Returns the blocks that this process writes of each array that is on devices."""
+    return {
         name: _owned_blocks(array, shape, turn)
         for turn, (name, (array, shape)) in enumerate(arrays.items())
         if isinstance(array, jax.Array)
-    }
-    for data in (data for blocks in owned.values() for _, data in blocks):
-        data.copy_to_host_async()
-    return {
-        name: _on_host(array, shape, owned[name]) if name in owned else _of_host_array(np.asarray(array))
-        for name, (array, shape) in arrays.items()
     }
 
 
@@ -83,15 +112,22 @@ def _owned_blocks(array: jax.Array, shape: tuple[int, ...], turn: int) -> list[t
     return owned
 
 
-def _on_host(array: jax.Array, shape: tuple[int, ...], owned: list[tuple[Bounds, jax.Array]]) -> Snapshot:
-    device: Any = next(iter(array.sharding.device_set))
-    parts = []
-    for bounds, data in owned:
-        inside = _clip(bounds, shape)
-        part = np.asarray(data)[tuple(slice(0, end - begin) for begin, end in inside)]
-        # a CPU's array is seen in place, and the next step may be donated its memory
-        parts.append((inside, part.copy() if device.platform == "cpu" else part))
-    return Snapshot(shape, np.dtype(array.dtype), array.sharding.shard_shape(array.shape), parts)
+def _snapshot(
+    array: jax.Array, shape: tuple[int, ...], owned: list[tuple[Bounds, jax.Array]], on_host: bool
+) -> Snapshot:
+    parts = [(_clip(bounds, shape), data) for bounds, data in owned]
+    snapshot = Snapshot(shape, np.dtype(array.dtype), array.sharding.shard_shape(array.shape), parts)
+    if on_host:
+        snapshot.fetch()
+        device: Any = next(iter(array.sharding.device_set))
+        if device.platform == "cpu":  # it is seen in place, and the next step may be donated its memory
+            snapshot.parts[:] = [(bounds, part.copy()) for bounds, part in snapshot.parts]
+    return snapshot
+
+
+def _within(bounds: Bounds) -> tuple[slice, ...]:
+    """Where what lies within bounds is in a block that begins with them: padding follows it."""
+    return tuple(slice(0, end - begin) for begin, end in bounds)
 
 
 def _of_host_array(array: np.ndarray) -> Snapshot:

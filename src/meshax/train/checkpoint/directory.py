@@ -1,8 +1,8 @@
 """The checkpoints of a run, in one directory.
 
 The directory holds checkpoints, each a directory of its own whose name tells the order of saving: `000004-step-2000`. A
-name that ends in `.tmp` is not a checkpoint (yet, or any more). Saving copies what this process holds to the host and
-returns; a thread writes it. Restoring hashes every file first, and then reads what the new mesh and layout ask for.
+name that ends in `.tmp` is not a checkpoint (yet, or any more). Saving copies what this process holds and returns; a
+thread writes it. Restoring hashes every file first, and then reads what the new mesh and layout ask for.
 """
 
 import atexit
@@ -25,10 +25,11 @@ from ...layout import Layout, RulesLike, Setting
 from ...mesh import Mesh
 from ...program import put
 from .arrays import Reader
-from .failures import Damaged, held_by, not_saved, of_another_version
+from .copies import Copies
+from .failures import Damaged, held_by, not_saved, of_another_version, taken_over
 from .manifest import Damage, Manifest, OtherVersion, check_json, meshax_version, read_manifest
 from .stacks import sources_of
-from .trees import dtypes_to_read, entry_of, find_differences, leaves_of, read_tree, snapshot_tree
+from .trees import dtypes_to_read, entry_of, find_differences, leaves_of, prepare_tree, read_tree, snapshot_tree
 from .verification import is_whole, looks_whole, verify
 from .writing import ARRAYS, TEMPORARY, Saving
 
@@ -86,7 +87,7 @@ class Checkpoints:
         self._saving: tuple[int, threading.Thread, list[CheckpointError]] | None = None
         self._lock: Lock | None = None
         self._may_rewrite = False
-        self._next_order = 0
+        self._next_order, self._copies = 0, Copies()
         if read_only:
             if not self.directory.is_dir():
                 raise CheckpointError("there is no such checkpoint directory.", values=str(self.directory))
@@ -123,6 +124,10 @@ class Checkpoints:
             self.directory.mkdir(exist_ok=True)
         self._lock = Lock(self.directory)
 
+    def prepare(self, tree: Any) -> None:
+        """Gets ready to save such trees, so that the first `save` stops the training no longer than the others."""
+        prepare_tree(leaves_of(tree), self._copies)
+
     def save(
         self,
         step: int,
@@ -147,12 +152,7 @@ class Checkpoints:
             state = "opened with read_only=True" if self.read_only else "closed"
             raise CheckpointError(f"these checkpoints are {state}.", values=str(self.directory), fix="open them again.")
         if self._lock is not None and self._lock.is_lost() and not self._lock.is_gone():
-            raise CheckpointError(
-                "another run has taken over this checkpoint directory.",
-                values=f"{self.directory}, now of {self._lock.holder()}",
-                rule="one run writes into a directory at a time; a lock that nobody touches is taken over.",
-                fix="stop one of the two runs, or give each a directory of its own.",
-            )
+            raise taken_over(self.directory, self._lock.holder())
         step = self._check_step(step)
         extra = {} if extra is None else dict(extra)
         check_json(extra, "extra")
@@ -168,7 +168,8 @@ class Checkpoints:
         name = f"{self._next_order:06}-step-{step}"
         self._next_order += 1
         place = jax.process_index(), jax.process_count()
-        saving = Saving(self.directory, name, manifest, snapshot_tree(leaves), *place, self._open_again, self._on_retry)
+        snapshots = snapshot_tree(leaves, self._copies)
+        saving = Saving(self.directory, name, manifest, snapshots, *place, self._open_again, self._on_retry)
         errors: list[CheckpointError] = []
         thread = threading.Thread(target=self._write, args=(saving, errors), name="meshax-checkpoint")
         self._saving = (step, thread, errors)

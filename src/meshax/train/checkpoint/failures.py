@@ -52,6 +52,16 @@ def held_by(directory: Path, held: Held) -> CheckpointError:
     )
 
 
+def taken_over(directory: Path, holder: str) -> CheckpointError:
+    """Returns the error of a directory whose lock another run has taken over."""
+    return CheckpointError(
+        "another run has taken over this checkpoint directory.",
+        values=f"{directory}, now of {holder}",
+        rule="one run writes into a directory at a time; a lock that nobody touches is taken over.",
+        fix="stop one of the two runs, or give each a directory of its own.",
+    )
+
+
 def of_another_version(step: int, path: Path, other: OtherVersion) -> CheckpointError:
     """Returns the error of a checkpoint in a format that is not known here."""
     return CheckpointError(

@@ -18,7 +18,8 @@ from ...dim import sizes
 from ...errors import CheckpointError
 from ...layout import Setting
 from ...tensors import Tensor, is_tensor
-from .arrays import Reader, Reading, Snapshot, take_snapshots
+from .arrays import Reader, Reading, Snapshot, prepare_copies, take_snapshots
+from .copies import Copies
 from .manifest import Entry
 from .stacks import Source
 
@@ -73,17 +74,23 @@ def entry_of(leaf: Any) -> Entry:
     return Entry(None, tuple(leaf.shape), str(leaf.dtype))
 
 
-def snapshot_tree(leaves: Mapping[str, Any]) -> dict[str, Snapshot]:
-    """Copies to the host what this process writes of the leaves."""
+def snapshot_tree(leaves: Mapping[str, Any], copies: Copies) -> dict[str, Snapshot]:
+    """Copies what this process writes of the leaves: on their devices if there is room, else to the host."""
+    return take_snapshots({name: _data_of(leaf) for name, leaf in leaves.items()}, copies)
 
-    def data_of(leaf: Any) -> tuple[Any, tuple[int, ...]]:
-        array, shape = (leaf.array, sizes(leaf.dims)) if is_tensor(leaf) else (leaf, tuple(leaf.shape))
-        if not _is_key(array):
-            return array, shape
-        data = jax.random.key_data(array)
-        return data, (*shape, *data.shape[len(array.shape) :])
 
-    return take_snapshots({name: data_of(leaf) for name, leaf in leaves.items()})
+def prepare_tree(leaves: Mapping[str, Any], copies: Copies) -> None:
+    """Gets ready for snapshots of such leaves."""
+    prepare_copies({name: _data_of(leaf) for name, leaf in leaves.items()}, copies)
+
+
+def _data_of(leaf: Any) -> tuple[Any, tuple[int, ...]]:
+    """Returns the array of a leaf, and its logical shape; of a key, its words."""
+    array, shape = (leaf.array, sizes(leaf.dims)) if is_tensor(leaf) else (leaf, tuple(leaf.shape))
+    if not _is_key(array):
+        return array, shape
+    data = jax.random.key_data(array)
+    return data, (*shape, *data.shape[len(array.shape) :])
 
 
 def dtypes_to_read(saved: Mapping[str, Entry], leaves: Mapping[str, Any], dtype: Any) -> dict[str, str]:

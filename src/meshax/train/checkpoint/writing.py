@@ -71,15 +71,22 @@ class Saving:
     def run(self) -> None:
         """Writes this process's part, and returns when the whole checkpoint is there."""
         if self.process:
+            self._fetch()
             self._follow()
             return
         try:
+            self._fetch()
             self._lead_patiently()
         except BaseException:
             if self.num_processes > 1:
                 with contextlib.suppress(OSError):
                     self._failed.mkdir()
             raise
+
+    def _fetch(self) -> None:
+        """Brings the snapshots to the host, one after the other: steps read their losses the same way."""
+        for snapshot in self.snapshots.values():
+            snapshot.fetch()
 
     def _lead_patiently(self) -> None:
         for attempt, pause in enumerate((*PAUSES, None)):
