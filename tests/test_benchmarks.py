@@ -79,3 +79,45 @@ def test_the_page_of_writing_is_made_of_lines():
     assert "| lm-1.28b | 8 | meshax | 1.600 ms | 80% | 5,000 | 20.0 ms | 1.5" in page
     assert "| lm-1.28b | 8 | JAX by hand | 2.560 ms | 50% | 3,125 |  |  |" in page
     assert "| lm-1.28b | 8 | meshax | 1.400 | 0.200 |" in page
+
+
+# What `meshax train` makes of the bare step: 10 ms beside 9, one evaluation, and a checkpoint that delays a step by 5.
+ROWS = [
+    *({"step": step, "loss": 3.0, "tokens_per_second": 64 / 0.010} for step in (5, 10, 15, 20, 30)),
+    {"step": 15, "eval_loss": 3.0},
+    {"step": 15, "evaluation_seconds": 1.5},
+    {"step": 20, "saving_seconds": 0.002},
+    {"step": 25, "loss": 3.0, "tokens_per_second": 64 / 0.011},
+]
+RUN = {"preset": "tiny", "batch": 4, "length": 16, "as_published": False}
+TRAINING = [
+    {"program": "bench", **RUN, "seconds": 0.009, "device": "a processor"},
+    {"program": "packed", **RUN, "seconds": 0.0095, "device": "a processor"},
+    {"program": "train", **RUN, "every": 5, "steps": 30, "rows": ROWS},
+]
+
+
+def test_training_beside_its_bare_step():
+    training = load("training")
+    line = TRAINING[-1]
+    assert training.speed(line) == pytest.approx(0.010) and training.stopped(line, "saving") == 0.002
+    assert training.delayed(line) == pytest.approx(0.005)  # 5 steps of 1 ms more
+    page = training.page(TRAINING)
+    assert "| tiny, 4 x 16 | 9.0 ms | 9.5 ms | 10.0 ms | 90.0% | 95.0% |" in page
+    assert "| tiny | 10.0 ms | 1.50 s | 2.0 ms | 5.0 ms | 0.70 |" in page
+
+
+def test_perplexity_against_parameters(tmp_path):
+    scaling = load("scaling")
+    lines = [
+        {"heads": heads, "parameters": size, "embeddings": 10**6, "perplexity": perplexity, "train_loss": 2.5}
+        for heads, size, perplexities in ((4, 9_100_000, (30.0, 34.0)), (1, 5_400_000, (40.0,)))
+        for perplexity in perplexities
+    ]
+    *_, small, large, _ = scaling.page(lines).split("\n")
+    assert small == "| 1 | 5.4 M | 4.4 M | 40.00 | 40.00, 40.00 | 2.500 |"
+    assert large == "| 4 | 9.1 M | 8.1 M | 32.00 | 30.00, 34.00 | 2.500 |"
+    for name in ("a.svg", "b.svg"):
+        scaling.draw(lines, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
