@@ -205,6 +205,26 @@ def test_a_process_in_another_locale(environment):
     assert status == 0 and err == "" and "all-reduce" in out
 
 
+WITHOUT_UTF8 = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_a_name_that_the_locale_cannot_say():
+    """On the command line, and in a file that it names."""
+    status, _, err = run("train", "--data.text", "b\u00fccher.txt", environment=WITHOUT_UTF8)
+    assert status == 2 and err == (
+        "meshax: the command line is not UTF-8.\n  values: 'b\\udcc3\\udcbccher.txt'\n"
+        "  fix: set a UTF-8 locale, as in LC_ALL=C.UTF-8; a file with such a name needs another one.\n"
+    )
+
+
+def test_a_name_in_a_file_that_the_locale_cannot_say(tmp_path):
+    (tmp_path / "run.json").write_text('{"out": "b\\u00fccher", "mesh": "x:1", "layout": "none"}')
+    status, _, err = run("train", "--config", "run.json", environment=WITHOUT_UTF8, cwd=tmp_path)
+    assert status == 1 and err.endswith(
+        "meshax: 'b\\xfccher' cannot be named in this locale.\n  fix: set a UTF-8 one, as in LC_ALL=C.UTF-8.\n"
+    )
+
+
 def test_a_reader_that_has_seen_enough():
     process = start("explain", TINY, "--mesh", "data:2")
     process.stdout.close()

@@ -112,6 +112,21 @@ def test_fields_of_a_model_win_over_the_file(monkeypatch, tmp_path, capsys):
     )
 
 
+def test_what_a_model_keeps_is_said_in_one_way(monkeypatch, tmp_path, capsys):
+    for given in (["--keep", "auto"], ["--model.keep", "auto"], ["--keep", "auto", "--model.keep", "auto"]):
+        assert parsed(monkeypatch, *given) == TrainOptions(keep="auto")
+    assert parsed(monkeypatch, "--model.keep", "products") == TrainOptions(keep="products")
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\nkeep = "auto"\nlayers = 3\n')
+    assert parsed(monkeypatch, "--config", str(path)) == TrainOptions(model_={"layers": 3}, keep="auto")
+    found = parsed(monkeypatch, "--config", str(path), "--keep", "nothing")
+    assert found == TrainOptions(model_={"layers": 3}, keep="nothing")
+    monkeypatch.undo()
+    assert main(["train", "--keep", "nothing", "--model.keep", "auto"]) == 2
+    words = "meshax: --keep is 'nothing', and model.keep is 'auto'.\n  fix: leave one of them out.\n"
+    assert capsys.readouterr().err == words
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -342,7 +342,7 @@ test_messages = pinned(
             a text has no documents.
               values: blank0.txt, blank1.txt, blank2.txt and 2 more
               rule: blank lines and files are no documents, nor is what cannot be read.
-              fix: name other files, or correct these: errors="strict" says how; of few, none can be held out.
+              fix: name other files, or correct these: errors="strict" says how.
             """,
         ),
         "nothing that can be read": (
@@ -352,7 +352,7 @@ test_messages = pinned(
             a text has no documents.
               values: wrong0.txt, wrong1.txt; left out: 2 documents with undecodable bytes (first: wrong0.txt)
               rule: blank lines and files are no documents, nor is what cannot be read.
-              fix: name other files, or correct these: errors="strict" says how; of few, none can be held out.
+              fix: name other files, or correct these: errors="strict" says how.
             """,
         ),
         "a folder that is a file": (

@@ -344,6 +344,17 @@ def test_a_field_said_twice_alike_is_no_contradiction():
     assert TrainConfig(vocab=300, model_={"vocab": "300", "dropout": "0.5"}, dropout=0.5).model().vocab == 300
     with pytest.raises(mx.ArgumentError, match=r"^dropout is 0\.5, and model\.dropout is '0'\.\n"):
         TrainConfig(model_={"dropout": "0"}, dropout=0.5).model()
+    with pytest.raises(mx.ArgumentError, match=r"^dropout is 0\.0, and model\.dropout is '0\.5'\.\n"):
+        TrainConfig(model_={"dropout": "0.5"}, dropout=0.0).model()
+
+
+def test_nothing_is_dropped_and_layers_are_as_suits_on_request():
+    """Both are what other options mean by "the preset's"."""
+    assert TrainConfig(preset="wmt-baseline").model().dropout == 0.1
+    assert TrainConfig(preset="wmt-baseline", dropout=0.0).model().dropout == 0.0
+    assert TrainConfig(model_={"layers_as": "loop"}, preset="lm-0.14b").model().layers_as == "loop"
+    with pytest.raises(mx.ArgumentError, match="layers_as is 'auto', and model.layers_as is 'loop'"):
+        TrainConfig(model_={"layers_as": "loop"}, layers_as="auto").model()
 
 
 def test_every_option_of_an_optimizer_reaches_it():

@@ -9,6 +9,7 @@ from rich.console import Console
 
 import meshax as mx
 from meshax.data import Vocabulary
+from meshax.data.text import WHOLE, hash_of
 from meshax.train.loop import Run
 from meshax.train.options import DataOptions
 from runs import small, write_text
@@ -49,6 +50,22 @@ def test_one_file(tmp_path):
         "  fix: pass data.validation=FILE, or data.lines=True to make each line a document."
     )
     assert len(run(tmp_path, path, lines=True).examples.held_out) < len(run(tmp_path, path, lines=True).examples.train)
+
+
+def test_all_documents_are_held_out(tmp_path):
+    """By their words: of a few documents that may be all."""
+    words = (f"word {number}" for number in range(10_000))
+    held_out = [word for word in words if hash_of(word) < WHOLE // 20][:2]
+    path = tmp_path / "few.txt"
+    path.write_text("\n".join(held_out), encoding="utf-8")
+    with pytest.raises(mx.MeshaxError) as raised:
+        run(tmp_path, str(path), lines=True)
+    assert str(raised.value) == (
+        "the text is too short to hold some of it out.\n"
+        "  values: no document is left to train on\n"
+        "  rule: about a twentieth of the documents is held out, chosen by their words.\n"
+        "  fix: give more text, or pass data.validation=FILE."
+    )
 
 
 def shown(folder, **changes):

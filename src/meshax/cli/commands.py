@@ -14,7 +14,7 @@ from .generate import Generate
 from .import_weights import ImportWeights
 from .launch import Launch, split_command
 from .layout import FindLayout
-from .options import Command
+from .options import Command, UsageError
 from .parsing import parse
 from .plan import MakePlan
 from .presets import Presets
@@ -47,8 +47,22 @@ _COMMANDS = {
 
 def parse_command(argv: Sequence[str]) -> Command:
     """Returns the command that a command line asks for, with its options."""
+    _check_characters(argv)
     argv, launched = split_command(argv)
     command = parse({**_COMMANDS, "train": train_command(argv)}, argv)
     if isinstance(command, Launch):
         command.command = launched
     return command
+
+
+def _check_characters(argv: Sequence[str]) -> None:
+    """Raises if a word has bytes that are no characters here: it could not be stored, nor shown."""
+    for word in argv:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                "the command line is not UTF-8.",
+                values=ascii(word),
+                fix="set a UTF-8 locale, as in LC_ALL=C.UTF-8; a file with such a name needs another one.",
+            ) from None

@@ -8,7 +8,7 @@ from tyro.conf import arg
 
 from ..interrupts import Stopped
 from .options import UsageError, usage
-from .written import OnTrained, Restored, check_encodable, read_lines
+from .written import OnTrained, Restored, read_lines
 
 if TYPE_CHECKING:
     from ..decode import Request, Written
@@ -194,5 +194,4 @@ class Generate(OnTrained):
         prompts = read_lines(self.prompts, "prompts") if self.prompts else list(self.prompt or ("def ",))
         if not prompts:
             raise UsageError("there is no prompt.", values=self.prompts, fix="write one on each line of the file.")
-        check_encodable(prompts, "the prompt")
         return prompts

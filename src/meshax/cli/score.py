@@ -6,7 +6,7 @@ from typing import Annotated
 from tyro.conf import arg
 
 from .options import UsageError
-from .written import OnTrained, check_encodable, read_lines
+from .written import OnTrained, read_lines
 
 
 @dataclass(kw_only=True)
@@ -26,7 +26,6 @@ class Score(OnTrained):
         texts = [*self.text, *(read_lines(self.texts, "texts") if self.texts else ())]
         if not texts:
             raise UsageError("there is no text.", fix="give --text TEXT, or --texts FILE.")
-        check_encodable(texts, "the text")
         with self.restored() as run:
             from ..decode.scoring import score
 

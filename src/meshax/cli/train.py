@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from ..train.options import SHORT, VIRTUAL, TrainOptions, flat, read_options
+from ..train.options import AUTO, SHORT, VIRTUAL, TrainOptions, flat, read_options
 from .compile_cache import keep_compiled_programs
 from .joining import Joining
 from .model_options import ModelGroup, ModelOptions, given_fields
@@ -42,7 +42,11 @@ class Train(Joining):
 
     config: Annotated[
         str,
-        arg(metavar="FILE", help="Read options from a TOML or JSON file; those given here win.", help_behavior_hint=""),
+        arg(
+            metavar="FILE",
+            help="Read options from a TOML, YAML or JSON file; those given here win.",
+            help_behavior_hint="",
+        ),
     ] = ""
     run_: Annotated[Options, arg(name="")] = field(default_factory=Options)
     from_file = TrainOptions()  # what --config has read: no field
@@ -62,7 +66,11 @@ class Train(Joining):
         kept = {name: value for name, value in file.model_.items() if name not in here}
         model = given_fields(asked.model_)
         usual = {name: getattr(TrainOptions, name) for name in SHORT if name in model and name not in here}
-        return TrainOptions(**values | usual | {"model_": kept | model})
+        values |= usual | {"model_": kept | model}
+        # What to keep may be found by meshax, which a model knows nothing of: --model.keep is --keep.
+        if "keep" in model or kept.get("keep") == AUTO:
+            values["keep"] = _same("keep", values["keep"], values["model_"].pop("keep"))
+        return TrainOptions(**values)
 
     def run(self) -> None:
         """Trains."""
@@ -93,6 +101,13 @@ class Train(Joining):
             data = json.loads((run.directory / "result.json").read_text(encoding="utf-8"))
             self.report(data, show_metric(*next(iter(result.metrics.items()))))
         peers.done()
+
+
+def _same(name: str, value: str, field: str) -> str:
+    """Returns the value of an option that is a field of the model as well, or raises if they contradict each other."""
+    if value not in ("", field):
+        raise UsageError(f"{name} is {value!r}, and model.{name} is {field!r}.", fix="leave one of them out.")
+    return field
 
 
 def _facts(options: TrainOptions) -> dict[str, Any]:

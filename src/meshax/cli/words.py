@@ -54,6 +54,10 @@ def words_for(error: Exception, command: Command | None) -> str:
         error: what was raised.
         command: what was running; None if the command line could not be read.
     """
+    if isinstance(error, UnicodeEncodeError):  # of the folder we are in, or a name in a file: alone, or quoted
+        before, after = (re.split('["\n]', text) for text in (error.object[: error.start], error.object[error.start :]))
+        name = ascii(before[-1] + after[0])
+        return f"{name} cannot be named in this locale.\n  fix: set a UTF-8 one, as in LC_ALL=C.UTF-8."
     if not isinstance(error, MeshaxError):
         first = (str(error).strip().splitlines() or [""])[0]
         return f"{type(error).__name__}: {first} (--debug shows where)"

@@ -91,11 +91,3 @@ def read_lines(path: str, kind: str) -> list[str]:
     except UnicodeDecodeError:
         raise UsageError(f"the {kind} are not UTF-8.", values=path, fix="convert them with iconv -t utf-8.") from None
     return lines[:-1] if lines[-1] == "" else lines
-
-
-def check_encodable(texts: list[str], kind: str) -> None:
-    """Raises if a text of the command line was not UTF-8."""
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"{kind} is not UTF-8.", fix="set a UTF-8 locale, as in LC_ALL=C.UTF-8.") from None

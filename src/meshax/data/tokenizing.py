@@ -223,7 +223,7 @@ class _Writer:
                 "a text has no documents.",
                 values=_names(self.text) + left_out,
                 rule="blank lines and files are no documents, nor is what cannot be read.",
-                fix='name other files, or correct these: errors="strict" says how; of few, none can be held out.',
+                fix='name other files, or correct these: errors="strict" says how.',
             )
         if _key(self.text, self.vocabulary) != self.key:
             raise DataError(

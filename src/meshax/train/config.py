@@ -60,14 +60,14 @@ class TrainConfig(TrainOptions):
         model = with_fields(self._preset().model, self.model_)
         for name in SHORT:
             value = getattr(self, name)
-            if not value:
+            if value == type(self).__dataclass_fields__[name].default:
                 continue
             if name not in model.__dataclass_fields__:
                 raise ArgumentError(
                     f"{name} is {value!r}, and the model of the preset {self._preset().name!r} has none.",
                     fix="leave it out, or choose another preset.",
                 )
-            asked = model if value == AUTO else with_fields(model, {name: value})
+            asked = model if (name, value) == ("keep", AUTO) else with_fields(model, {name: value})
             if name in self.model_ and asked != model:
                 raise ArgumentError(
                     f"{name} is {value!r}, and model.{name} is {self.model_[name]!r}.", fix="leave one of them out."

@@ -17,7 +17,7 @@ from ..data.bigram import Bigram
 from ..data.compression import stat
 from ..data.limits import Limit
 from ..data.stream import Batches, evaluation
-from ..data.text import Text, standard_library
+from ..data.text import WHOLE, Text, standard_library
 from ..data.tokenizing import NoDocumentsError, tokenize
 from ..data.tokens import TokenFile, Tokens
 from ..data.vocabulary import Vocabulary
@@ -145,7 +145,7 @@ def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> T
         vocabulary.save(run / VOCABULARY)
     folder = cached(config.data, vocabulary) if config.data.cache else run / "tokens"
     make_folder(folder)
-    train = [tokenize(one, vocabulary, folder / f"train{_number(i, text)}", console) for i, one in enumerate(text)]
+    train = _tokenize_train(text, vocabulary, folder, console)
     held_out = _tokenize_held_out(config, train, other, vocabulary, folder, console)
     for tokens in (*train, *held_out):
         say_left_out(console, tokens)
@@ -155,6 +155,28 @@ def prepare(config: TrainConfig, console: Console, read_only: bool = False) -> T
     if config.data.weights:
         _say_mixture(config.data, train, console)
     return examples
+
+
+def _tokenize_train(texts: Sequence[Text], vocabulary: Vocabulary, folder: Path, console: Console) -> list[TokenFile]:
+    """Tokenizes the text to train on; each source of a mixture has some."""
+    train: list[TokenFile] = []
+    for number, text in enumerate(texts):
+        try:
+            train.append(tokenize(text, vocabulary, folder / f"train{_number(number, texts)}", console))
+        except NoDocumentsError as error:
+            if text.part != (0, WHOLE) and any(replace(text, part=(0, WHOLE)).sample(1)):
+                raise _too_short("no document is left to train on") from error
+            raise
+    return train
+
+
+def _too_short(values: str) -> TrainingError:
+    return TrainingError(
+        "the text is too short to hold some of it out.",
+        values=values,
+        rule="about a twentieth of the documents is held out, chosen by their words.",
+        fix="give more text, or pass data.validation=FILE.",
+    )
 
 
 def _tokenize_held_out(
@@ -176,12 +198,7 @@ def _tokenize_held_out(
             reason = error
     if held_out:
         return held_out
-    raise TrainingError(
-        "the text is too short to hold some of it out.",
-        values=f"{sum(tokens.num_documents for tokens in train)} documents",
-        rule="about a twentieth of the documents is held out, chosen by their words.",
-        fix="give more text, or pass data.validation=FILE.",
-    ) from reason
+    raise _too_short(f"{sum(tokens.num_documents for tokens in train)} documents") from reason
 
 
 def _texts(data: DataOptions, console: Console) -> tuple[list[Text], list[Text]]:

@@ -6,7 +6,7 @@ A name that Python has taken has an underscore after it, here only: `from_` is `
 import dataclasses
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_args, get_origin
 from ..errors import ArgumentError, did_you_mean
 from ..models.fields import NONE
 from .text_options import DataOptions
+from .yaml import read_yaml
 
 CONFIG = "config.json"
 RECORD = ("versions", "history")  # what the configuration of a run says beside its options
@@ -22,6 +23,7 @@ VIRTUAL = "data:2 model:4"  # the processors of a laptop
 SHORT = ("keep", "vocab", "dtype", "dropout", "layers_as")  # fields of the model that are options by themselves
 AUTO = "auto"  # of what the backward pass keeps: the most that fits
 T = TypeVar("T", bound="TrainOptions")
+_READ: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".yaml": read_yaml, ".yml": read_yaml}
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class TrainOptions:
     length: int = 0  # tokens in an example; 0: the preset's
     source_length: int = 0  # tokens of the sources in an example, of a model that translates; 0: the preset's
     voxels: tuple[int, ...] = ()  # of an example along each side, or one number for all; none: the preset's
-    dropout: float = 0.0  # the share of activations that are dropped; 0: the preset's
+    dropout: float | None = None  # the share of activations that are dropped; none: the preset's
     # what the backward pass keeps: nothing, collectives, products, "all products", everything, or auto: what fits;
     # none: auto on accelerators, on CPUs the preset's
     keep: str = ""
@@ -117,17 +119,16 @@ def flat(options: Mapping[str, Any], group: str = "") -> dict[str, Any]:
 
 
 def read_options(path: Path, kind: type[T]) -> T:
-    """Reads options of some kind from a JSON or TOML file."""
+    """Reads options of some kind from a TOML, YAML or JSON file."""
     try:
-        text = path.read_text(encoding="utf-8")
-        data = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        data = _READ.get(path.suffix, json.loads)(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict):
             raise ValueError("it has no options")
     except (OSError, ValueError) as error:
         raise ArgumentError(
             f"{(path.name or str(path))!r} cannot be read as a configuration.",
             values=f"{path}: {getattr(error, 'strerror', None) or error}",
-            fix="name a TOML or JSON file, such as the config.toml of a run.",
+            fix="name a TOML, YAML or JSON file, such as the config.toml of a run.",
         ) from error
     return _parsed(kind, {name: value for name, value in data.items() if name not in RECORD}, path.name)
 
