@@ -8,6 +8,7 @@ import pytest
 import meshax as mx
 from extent import WHOLE, some
 from meshax import nn
+from meshax.nn import attention_kernels
 from meshax.testing import layout_invariance
 
 batch, positions, memory, d_model, heads, d_kv = mx.dims(batch=4, positions=16, memory=12, d_model=8, heads=4, d_kv=6)
@@ -138,6 +139,40 @@ def test_split_positions_are_a_ring(form, mesh):
         np.testing.assert_allclose(got.numpy(), wanted.numpy(), atol=5e-5)
     kinds = {c.kind for c in program.explain(layer, x, segments()).collectives if c.elements > 20}
     assert "permute" in kinds and "all-gather" not in kinds
+
+
+@pytest.mark.parametrize("form", some(["causal", "both ways", "memory", "segments"], "memory", "segments"))
+def test_dropped_for_all_queries_alike_a_kernel_gets_values_that_are_dropped(form, monkeypatch):
+    """The same as weights that are dropped, forward and backward."""
+    options = {"causal": form != "both ways", "dropout": 0.4, "dropout_shared": ["positions"]}
+    layer, x = nn.Attention.init(KEY, d_model, heads, d_kv, **options), inputs(batch, positions, d_model)
+    how = {"key": jax.random.key(3), "segments": segments() if form == "segments" else None}
+    how["memory"] = inputs(batch, memory, d_model) * 2.0 if form == "memory" else None
+    dropped = []
+
+    def kernel(q, k, v, d_kv, visible, scale):
+        """Products, which know no dropout."""
+        dropped.append(v)
+        with monkeypatch.context() as without:
+            without.setattr(attention_kernels, "_fused_kernel", lambda *_: None)
+            rest = {"length": "memory", "visible": visible, "dropout": nn.Dropout(), "scale": scale}
+            return attention_kernels.attend(q, k, v, d_kv=d_kv, **rest)
+
+    def outcome():
+        loss = lambda layer: mx.sum(layer(x, **how) * inputs(batch, positions, d_model)).array  # noqa: E731
+        return jax.tree.leaves((layer(x, **how), jax.grad(loss)(layer)))
+
+    wanted = outcome()
+    monkeypatch.setattr(attention_kernels, "_fused_kernel", lambda *_: kernel)
+    for got, expected in zip(outcome(), wanted, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+    assert len(dropped) == 2 and 0.5 < np.count_nonzero(dropped[0].numpy()) / dropped[0].size < 0.7
+
+
+def test_heads_that_share_values_drop_weights(monkeypatch):
+    monkeypatch.setattr(attention_kernels, "_fused_kernel", lambda *_: pytest.fail)
+    layer = nn.Attention.init(KEY, d_model, heads, d_kv, kv_heads=2, dropout=0.4, dropout_shared=["positions"])
+    assert np.isfinite(layer(inputs(batch, positions, d_model), key=KEY).numpy()).all()
 
 
 def test_a_number_of_heads_that_does_not_divide():

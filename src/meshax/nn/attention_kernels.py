@@ -7,6 +7,7 @@ as they pass.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,10 +107,11 @@ def attend(
         if parts > 1 and bias is None and not drops:
             return _ring(q * scale, *_kept_apart(k, v, visible), d_kv, visible, parts)
         k, v = k.rename(positions=_MEMORY), v.rename(positions=_MEMORY)
-    if bias is None and not drops and _has_cudnn(q):
-        return _cudnn(q, k, v, d_kv, visible, scale)
-    if bias is None and not drops and visible.window is None and not visible.prefix and _has_flash(q, k):
-        return _flash(q, k, v, d_kv, visible, scale)
+    kernel = _fused_kernel(q, k, visible) if bias is None else None
+    if kernel is not None and drops and _drops_values(q, v, d_kv, dropout):
+        v, drops = _with_values_dropped(q, v, d_kv, dropout, key), False
+    if kernel is not None and not drops:
+        return kernel(q, k, v, d_kv, visible, scale)
     k, v = _kept_apart(k, v, visible)
     scores = match(q * scale, k, d_kv)
     if bias is not None:
@@ -119,6 +121,18 @@ def attend(
     scores = scores if seen is None else where(seen, scores, HIDDEN)
     weights = softmax(scores, over=_MEMORY).astype(v.dtype)
     return transpose(einsum(dropout(weights, key), v, over=_MEMORY), q.dims)
+
+
+def _drops_values(q: Tensor, v: Tensor, d_kv: str, dropout: Dropout) -> bool:
+    """Whether the same weights are dropped for all queries, each head by itself: then values may be, in their place."""
+    own = [d for d in q.dims if d.name not in (_QUERIES, d_kv)]
+    return _QUERIES in dropout.shared and _MEMORY not in dropout.shared and all(d in v.dims for d in own)
+
+
+def _with_values_dropped(q: Tensor, v: Tensor, d_kv: str, dropout: Dropout, key: Any) -> Tensor:
+    """Returns values of which those are zero whose weights would be dropped: no kernel needs to know of dropout."""
+    drawn = [d.name for d in q.dims if d.name not in (_QUERIES, d_kv)]  # in the order of the weights
+    return replace(dropout, shared=(*dropout.shared, d_kv))(transpose(v, (*drawn, _MEMORY, d_kv)), key)
 
 
 def _kept_apart(k: Tensor, v: Tensor, visible: Visibility) -> tuple[Tensor, Tensor]:
@@ -164,6 +178,13 @@ def _parts(length: Dim) -> int:
     """Returns over how many processors positions are split, if evenly; 1 otherwise."""
     parts = current().placement((length,)).count(length)
     return parts if length.size % parts == 0 else 1
+
+
+def _fused_kernel(q: Tensor, k: Tensor, visible: Visibility) -> Callable[..., Tensor] | None:
+    """Returns the kernel that takes these, if there is one."""
+    if _has_cudnn(q):
+        return _cudnn
+    return _flash if visible.window is None and not visible.prefix and _has_flash(q, k) else None
 
 
 def _has_cudnn(q: Tensor) -> bool:
