@@ -359,3 +359,26 @@ def test_a_port_that_is_taken(capsys):
         f"meshax: the server cannot be there.\n  values: 127.0.0.1 port {port}: Address already in use\n"
         "  fix: choose another port, or 0 for one that is free; hosts are this machine's own.\n"
     )
+
+
+def test_the_likeliest_tokens_are_those_of_the_command_line(server, run, capsys, monkeypatch):
+    """Last, since the server compiles for it: by then somebody has asked for candidates."""
+    asked = server.completion(prompt="the cat", max_tokens=6, seed=7, temperature=1.3, top_k=12, logprobs=3)
+    monkeypatch.setattr(written, "use_processors", lambda mesh: None)
+    options = ["--prompt", "the cat", "--tokens", "6", "--seed", "7", "--temperature", "1.3", "--top-k", "12", "--json"]
+    alone = ["--logprobs", "3", "--mesh", "x:1", "--layout", "none"]
+    assert main(["generate", "--run", str(run), *options, *alone]) == 0
+    ((output,),) = [result["outputs"] for result in json.loads(capsys.readouterr().out)["results"]]
+    (choice,) = asked["choices"]
+    assert output["text"] == choice["text"] == "".join(output["logprobs"]["tokens"])
+    for ours, others in zip(output["logprobs"]["top_logprobs"], choice["logprobs"]["top_logprobs"], strict=True):
+        assert [*ours] == [*others] and 3 <= len(ours) <= 4 and [*ours.values()] == sorted(ours.values())[::-1]
+        assert [*ours.values()] == pytest.approx([*others.values()], abs=1e-4)
+    assert all(
+        piece in told for piece, told in zip(*(output["logprobs"][x] for x in ("tokens", "top_logprobs")), strict=True)
+    )
+
+    assert main(["generate", "--run", str(run), *options, "--logprobs", "6"]) == 2
+    assert "logprobs is 6.\n  fix: give a number, 0 to 5." in capsys.readouterr().err
+    assert main(["generate", "--run", str(run), "--prompt", "a", "--logprobs", "1"]) == 2
+    assert "log-probabilities of tokens are told with --json, of texts that are drawn." in capsys.readouterr().err

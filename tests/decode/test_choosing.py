@@ -5,7 +5,7 @@ import pytest
 
 import meshax as mx
 from extent import some
-from meshax.decode.choosing import Wishes, choose, log_probability
+from meshax.decode.choosing import Wishes, choose, likelihoods
 
 SLOTS, VOCAB = 5, 23  # 23 is uneven over any axis
 batch, vocab = mx.dims(batch=SLOTS, vocab=VOCAB)
@@ -128,10 +128,24 @@ def test_penalties_bans_and_forced_tokens():
     assert chosen((2, 2), forced=forced) == [0, 1]
 
 
-@pytest.mark.parametrize("layout", some(["none", "joined"], "joined"))
-def test_log_probability(layout):
+@pytest.mark.parametrize("layout", some(LAYOUTS, "joined"))
+def test_likelihoods(layout):
+    """Also of the likeliest, of equals the first; of a split vocabulary each processor gives its candidates away."""
     mesh, rules = LAYOUTS[layout]
     token = np.array([3, 22, 0, 7, 7], np.int32)
-    values = mx.spmd(log_probability, mx.Mesh(mesh), rules)(mx.tensor(LOGITS, (batch, vocab)), row(token)).numpy()
+    program = mx.spmd(lambda logits, token: likelihoods(logits, token, True), mx.Mesh(mesh), rules)
+    arguments = mx.tensor(LOGITS, (batch, vocab)), row(token)
+    told = {name: x.numpy() for name, x in program(*arguments).items()}
     wanted = LOGITS - np.log(np.exp(LOGITS).sum(1, keepdims=True))
-    np.testing.assert_allclose(values, wanted[np.arange(SLOTS), token], atol=1e-6)
+    np.testing.assert_allclose(told["likely"], wanted[np.arange(SLOTS), token], atol=1e-6)
+    best = np.argsort(-LOGITS, kind="stable")[:, :5]
+    np.testing.assert_array_equal(told["candidates"], best)
+    np.testing.assert_allclose(told["candidates_likely"], np.take_along_axis(wanted, best, 1), atol=1e-6)
+    gathered = [record.bytes for record in program.explain(*arguments).collectives if record.kind == "all-gather"]
+    slots = SLOTS if "batch" not in rules else -(-SLOTS // 2)
+    assert all(size <= slots * 5 * 8 * 4 for size in gathered) and len(gathered) == (2 if "vocab" in rules else 0)
+
+
+def test_nobody_pays_for_candidates_who_does_not_ask():
+    told = alone(likelihoods)(mx.tensor(LOGITS, (batch, vocab)), row(np.zeros(SLOTS, np.int32)))
+    assert set(told) == {"likely"}

@@ -38,7 +38,7 @@ REQUESTS = [
     Request(prompt(1), 9),
     Request(prompt(7), 12, temperature=1.5, top_k=5, seed=1),
     Request(prompt(20), 6, temperature=1.0, top_p=0.8, seed=2**32 - 1),
-    Request(prompt(3), 11, temperature=1.2, min_p=0.1, repetition_penalty=1.3, seed=3),
+    Request(prompt(3), 11, temperature=1.2, min_p=0.1, repetition_penalty=1.3, seed=3, candidates=3),
     Request(prompt(9), 0),
     Request(prompt(5), 10, banned=(3, 12), forced=(7, 7)),
 ]
@@ -74,6 +74,18 @@ def test_every_layout_writes_the_same(layout, alone):
     ]
     for one, other in zip(written, alone, strict=True):
         np.testing.assert_allclose(one.log_probabilities, other.log_probabilities, atol=1e-5)
+    (ours, others) = (dict(sum(one[3].candidates, [])) for one in (written, alone))
+    assert ours.keys() == others.keys() and len(written[3].candidates) == 11
+    np.testing.assert_allclose([*ours.values()], [*others.values()], atol=1e-5)
+
+
+def test_candidates_are_told_to_whom_asks(alone):
+    """As the model predicts them, before any penalty: the chosen one has the same log-probability there."""
+    assert [len(one.candidates) for one in alone] == [0, 0, 0, 11, 0, 0]
+    assert {len(told) for told in alone[3].candidates} == {3}
+    for token, log_p, told in zip(alone[3].tokens, alone[3].log_probabilities, alone[3].candidates, strict=True):
+        assert dict(told).get(token, log_p) == log_p and [x for _, x in told] == sorted((x for _, x in told))[::-1]
+        assert log_p <= told[0][1]
 
 
 def without_cache(request, count):

@@ -1,8 +1,8 @@
-"""Requests that nobody can serve, and texts that a string cuts."""
+"""Requests that nobody can serve, and how long a text may be."""
 
 import pytest
 
-from meshax.decode import Longest, Request, Written
+from meshax.decode import Longest, Request
 from meshax.errors import ArgumentError
 
 
@@ -17,6 +17,7 @@ from meshax.errors import ArgumentError
         ({"min_p": 1.5}, "0 to 1"),
         ({"repetition_penalty": 0.0}, "more than 0"),
         ({"seed": 2**32}, "0 or more, and less than 4294967296"),
+        ({"candidates": 6}, "0 to 5"),
     ],
     ids=str,
 )
@@ -37,15 +38,6 @@ def test_no_prompt():
         Request(())
 
 
-def test_a_string_cuts_the_text():
-    words = ["one ", "two", " three", " four"]
-    decode = lambda tokens: "".join(words[token] for token in tokens)  # noqa: E731
-    written = Written([0, 1, 2, 3], [-1.0, -2.0, -3.0, -4.0])
-    assert not written.cut_at(("five",), decode) and written.text is None
-    assert written.cut_at(("four", "o th"), decode)
-    assert written.text == "one tw" and written.tokens == [0, 1, 2] and written.log_probability == -6.0
-
-
 @pytest.mark.parametrize(
     ("text", "lengths"),
     [("100", [100, 100]), ("2x", [0, 18]), ("1.5x+10", [10, 23]), ("0.5x + 0", [0, 4]), ("0", [0, 0])],
@@ -62,19 +54,3 @@ def test_no_lengths(text):
         f"{text!r} does not say how long a text may be.\n"
         "  fix: give a number, 0 or more, or a multiple of the length x before it, as 1.5x+10."
     )
-
-
-def test_a_string_that_ends_first_cuts_however_many_tokens_come_at_once():
-    """Of "three" and "wo three four" the first is whole before the other, which begins before it."""
-    words = ["one ", "two", " three", " four"]
-    decode = lambda tokens: "".join(words[token] for token in tokens)  # noqa: E731
-    texts = []
-    for size in (1, 4):
-        written = Written()
-        for start in range(0, 4, size):
-            written.tokens += range(start, start + size)
-            written.log_probabilities += [-1.0] * size
-            if written.cut_at(("three", "wo three four"), decode, start):
-                break
-        texts.append((written.text, written.tokens))
-    assert texts == [("one two ", [0, 1, 2])] * 2

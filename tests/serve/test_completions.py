@@ -21,6 +21,9 @@ class Letters:
     def decode(self, tokens, after=()):
         return "".join(chr(token + 95) for token in tokens if token > 1)
 
+    def name_of(self, token):
+        return ["<begin>", "<end>"][token]
+
 
 LIMITS = Limits("letters", vocab=28, places=20, prompt=12, tokens=16, texts=6)
 
@@ -97,8 +100,7 @@ REFUSED = {
         {"presence_penalty": 1}, "presence_penalty is not supported.\n  values: 1\n  fix: use repetition_penalty."
     ),
     "logprobs": (
-        {"logprobs": 5},
-        "logprobs is not supported.\n  values: 5\n  fix: logprobs=0 gives that of each token that was written.",
+        {"logprobs": 6}, "logprobs is 6.\n  fix: give a number, 0 to 5."
     ),
     "n": (
         {"n": 0},
@@ -168,14 +170,14 @@ def letters(text):
 
 def test_a_stream_tells_only_what_stays():
     """What may be the beginning of a string that stops is held back until it is known."""
-    choice = Choice(0, Request((2,), 20, stop_strings=("xyz", "yb")), Letters().decode)
+    choice = Choice(0, Request((2,), 20, stop_strings=("xyz", "yb")), Letters())
     told = []
     for part, ended in (("ax", ""), ("y", ""), ("ya", ""), ("xy", ""), ("", "length")):
         choice.take(News(letters(part), [-1.0] * len(part), ended))
         told.append(choice.read().answer(False, streams=True)["text"])
     assert told == ["a", "", "xyya", "", "xy"]
 
-    choice = Choice(0, Request((2,), 20, stop_strings=("xyz", "yb")), Letters().decode)
+    choice = Choice(0, Request((2,), 20, stop_strings=("xyz", "yb")), Letters())
     choice.take(News(letters("ax"), [-1.0] * 2))
     first = choice.read().answer(True, streams=True)
     choice.take(News(letters("yz"), [-2.0, float("-inf")], "stop", text="a"))
@@ -188,10 +190,28 @@ def test_a_stream_tells_only_what_stays():
 
 
 def test_half_a_character_is_not_told():
-    halves = {(2,): "\N{REPLACEMENT CHARACTER}", (2, 3): "\u00e9", (): ""}
-    choice = Choice(0, Request((2,), 20), lambda tokens, after: halves[tuple(tokens)])
+    class Halves(Letters):
+        def decode(self, tokens, after=()):
+            return {(2,): "\N{REPLACEMENT CHARACTER}", (2, 3): "\u00e9", (): ""}[tuple(tokens)]
+
+    choice = Choice(0, Request((2,), 20), Halves())
     told = []
     for token in (2, 3):
         choice.take(News([token], [-1.0]))
         told.append(choice.read().answer(False, streams=True)["text"])
     assert told == ["", "\u00e9"]
+
+
+def test_candidates_as_openai_writes_them():
+    """The token that was written is among them, whatever its rank; one without text is called by its name."""
+    (request,) = read(prompt="a", max_tokens=3, logprobs=2).requests
+    assert request.candidates == 2
+    choice = Choice(0, request, Letters())
+    choice.take(News(letters("b"), [-0.5], candidates=[[(3, -0.5), (1, -1.0)]]))
+    first = choice.read().answer(True, streams=True)["logprobs"]
+    choice.take(News(letters("cd"), [-3.0, -1.5], "length", candidates=[[(2, -0.25), (3, -2.5)], [(5, -1.5), (4, -2)]]))
+    last = choice.read().answer(True, streams=True)["logprobs"]
+    assert first["top_logprobs"] == [{"b": -0.5, "<end>": -1.0}] and first["text_offset"] == [0]
+    assert last["top_logprobs"] == [{"a": -0.25, "b": -2.5, "c": -3.0}, {"d": -1.5, "c": -2}]
+    assert [list(told) for told in last["top_logprobs"]] == [["a", "b", "c"], ["d", "c"]]
+    assert last["tokens"] == ["c", "d"] and last["text_offset"] == [1, 2]

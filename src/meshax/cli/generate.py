@@ -49,20 +49,19 @@ class Generate(OnTrained):
     nbest: Annotated[int, arg(metavar="N", help="How many texts for each beginning, the likeliest first.")] = 1
     seed: Annotated[int, arg(metavar="N", help="Chooses the draws.")] = 0
     slots: Annotated[int, arg(metavar="N", help="How many texts to write at once.")] = 8
+    logprobs: Annotated[
+        int,
+        arg(
+            metavar="N",
+            help="With --json: how likely each token was, and the N likeliest in its place, 5 at most.",
+            help_behavior_hint="(default: nothing)",
+        ),
+    ] = -1
 
     def run(self) -> None:
         """Restores and writes; after Ctrl-C what is done is printed."""
         prompts = self._prompts()
-        self._request((0,), self.seed, (0,))
-        for name, least in (("nbest", 1), ("slots", 1), ("beam", 0)):
-            if getattr(self, name) < least:
-                raise UsageError(f"{name} is {getattr(self, name)}.", fix=f"give a number, {least} or more.")
-        if self.beam and (self.nbest > self.beam or self.stop):
-            raise UsageError(
-                "a search gives at most as many texts as it has beams, and no string stops it.",
-                values=f"{self.beam} beams, the best {self.nbest}" + (f", stop {self.stop[0]!r}" if self.stop else ""),
-                fix="give more beams, or draw: --beam 0.",
-            )
+        self._check()
         results: list[dict[str, Any]] = []
         streams = len(prompts) == self.nbest == 1 and not self.json and not self.beam
         try:
@@ -76,6 +75,28 @@ class Generate(OnTrained):
         finally:
             if self.json and results:
                 self.report({"results": results}, "")
+
+    def _check(self) -> None:
+        """Raises if nobody can do what is asked."""
+        from ..decode.requests import MAX_CANDIDATES
+
+        if self.logprobs > MAX_CANDIDATES:
+            raise UsageError(f"logprobs is {self.logprobs}.", fix=f"give a number, 0 to {MAX_CANDIDATES}.")
+        self._request((0,), self.seed, (0,))
+        for name, least in (("nbest", 1), ("slots", 1), ("beam", 0)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} is {getattr(self, name)}.", fix=f"give a number, {least} or more.")
+        if self.beam and (self.nbest > self.beam or self.stop):
+            raise UsageError(
+                "a search gives at most as many texts as it has beams, and no string stops it.",
+                values=f"{self.beam} beams, the best {self.nbest}" + (f", stop {self.stop[0]!r}" if self.stop else ""),
+                fix="give more beams, or draw: --beam 0.",
+            )
+        if self.logprobs >= 0 and (self.beam or not self.json):
+            raise UsageError(
+                "log-probabilities of tokens are told with --json, of texts that are drawn.",
+                fix="add --json, and leave out --beam, or leave out --logprobs.",
+            )
 
     def _written(self, run: Restored, prompts: list[str], streams: bool) -> Iterator[dict[str, Any]]:
         """Yields what is written for each prompt, in their order; after Ctrl-C without those that are not done."""
@@ -114,15 +135,7 @@ class Generate(OnTrained):
             return all(number in done for number in numbers[prompt])
 
         def outputs(prompt: int) -> list[dict[str, Any]]:
-            texts = [(done.pop(number), encoded[prompt]) for number in numbers[prompt]]
-            each = [
-                {
-                    "text": run.words.decode(written.tokens, start) if written.text is None else written.text,
-                    "tokens": written.tokens,
-                    "score": written.log_probability,
-                }
-                for written, start in texts
-            ]
+            each = [self._output(run, done.pop(number), encoded[prompt]) for number in numbers[prompt]]
             return sorted(each, key=lambda output: -output["score"])
 
         for prompt in range(len(encoded)):
@@ -140,6 +153,19 @@ class Generate(OnTrained):
             yield prompt, outputs(prompt)
         if shown is not None and not shown.endswith("\n"):
             print()
+
+    def _output(self, run: Restored, written: "Written", prompt: tuple[int, ...]) -> dict[str, Any]:
+        from ..decode.likelihoods import logprobs_of
+        from ..decode.texts import Spelling
+
+        text = run.words.decode(written.tokens, prompt) if written.text is None else written.text
+        output = {"text": text, "tokens": written.tokens, "score": written.log_probability}
+        if self.logprobs < 0:
+            return output
+        rivals = written.candidates if self.logprobs else None
+        likely = written.log_probabilities[: len(written.tokens)]
+        spelling = Spelling(run.words.decode, prompt)
+        return output | {"logprobs": logprobs_of(written.tokens, likely, rivals, spelling, run.words.name_of)}
 
     def _searched(self, run: Restored, encoded: list[tuple[int, ...]]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
         """Yields the best texts found for each prompt, by its number."""
@@ -160,7 +186,7 @@ class Generate(OnTrained):
 
     def _print_on(self, shown: str, written: "Written", text: str) -> str:
         """Prints what is new of a text, and sure to stay."""
-        from ..decode.requests import sure_part
+        from ..decode.texts import sure_part
 
         whole = text if written.text is None else written.text
         new = whole if written.ended_by else sure_part(whole, self.stop)
@@ -180,6 +206,7 @@ class Generate(OnTrained):
             return Request(
                 tokens, self._longest(tokens), self.temperature, self.top_k, self.top_p, self.min_p,
                 self.repetition_penalty, stop=ends, stop_strings=self.stop, seed=seed,
+                candidates=max(self.logprobs, 0),
             )  # fmt: skip
 
     def _longest(self, tokens: tuple[int, ...]) -> int:

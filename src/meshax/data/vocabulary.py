@@ -11,6 +11,7 @@ a text gives, and what comes back, is its own affair.
 import json
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from os.path import commonprefix
 from pathlib import Path
 
 from ..errors import ArgumentError, DataError
@@ -153,4 +154,8 @@ class Vocabulary:
             self._tokenizer.decode(part, skip_special_tokens=True) if part else ""
             for part in ([*after], [*after, *map(int, tokens)])
         )
-        return whole.removeprefix(before)
+        return whole[len(commonprefix([before, whole])) :]  # halves of a character become another one together
+
+    def name_of(self, token: int) -> str:
+        """Returns what a token is called, also one that is no text, or half a character."""
+        return self._tokenizer.id_to_token(token) or f"<{token}>"

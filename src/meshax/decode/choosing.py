@@ -18,10 +18,11 @@ import numpy as np
 
 from ..dim import Dim
 from ..ops import any as any_
-from ..ops import arange, argmax, exp, gather, lift, log, logsumexp, maximum, scatter_add, where, zeros
+from ..ops import arange, argmax, exp, gather, lift, log, logsumexp, maximum, scatter_add, top_k, where, zeros
 from ..ops import max as max_
 from ..ops import sum as sum_
 from ..tensors import Tensor, tensor
+from .requests import MAX_CANDIDATES
 
 _VOCAB = "vocab"
 _BITS = 4  # of a threshold, settled in a round
@@ -40,6 +41,7 @@ class Wishes(eqx.Module):
     repetition_penalty: Tensor | None = None
     banned: Tensor | None = None  # [slots.., banned], -1 where there is none
     forced: Tensor | None = None  # [slots.., forced], likewise
+    candidates: Tensor | None = None  # where somebody asks for some, as many as may be asked for are told
 
 
 def choose(logits: Tensor, wishes: Wishes, at: Tensor, made: Tensor, seen: Tensor | None) -> Tensor:
@@ -157,12 +159,24 @@ def _gumbel(seed: Any, at: Any, token: Any) -> Any:
 _noise = lift(_gumbel, name="noise")
 
 
-def log_probability(logits: Tensor, token: Tensor) -> Tensor:
-    """Returns what the model thinks of a token, [slots..].
+def likelihoods(logits: Tensor, token: Tensor, with_candidates: bool = False) -> dict[str, Tensor]:
+    """Returns what the model thinks of a token, `likely`, and if asked of the likeliest ones, `candidates`.
 
-    Communication: if the vocabulary is split, all-reduces of three numbers.
+    Args:
+        logits: as the model predicts it, float32 [slots.., vocab].
+        token: the token that was chosen.
+        with_candidates: whether the likeliest tokens are told, with their log-probabilities, `candidates_likely`:
+            [slots.., candidates], the likeliest first, of equals the smaller one.
+
+    Communication: if the vocabulary is split, all-reduces of three numbers; for candidates an all-gather of those of
+    each processor.
     """
-    return gather(logits, token, _VOCAB) - logsumexp(logits, _VOCAB)
+    total, vocab = logsumexp(logits, _VOCAB), logits.dim(_VOCAB)
+    told = {"likely": gather(logits, token, vocab) - total}
+    if with_candidates:
+        values, tokens = top_k(logits, over=vocab, k=Dim("candidates", min(MAX_CANDIDATES, vocab.size)))
+        told |= {"candidates": tokens, "candidates_likely": values - total}
+    return told
 
 
 def with_token(seen: Tensor, token: Tensor) -> Tensor:

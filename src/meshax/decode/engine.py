@@ -15,7 +15,6 @@ waits for a slot the chunk is read first: one that ends in it would keep its slo
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -33,6 +32,7 @@ from .requests import Request, Written
 from .room import Room
 from .slots import Slot, state_of, wishes_of
 from .stepping import parted, write_token
+from .texts import Spelling, cut_at
 
 if TYPE_CHECKING:
     from ..plan.explain.report import Report
@@ -93,12 +93,15 @@ class Engine:
     def submit(self, request: Request) -> int:
         """Takes a request, and returns its number."""
         self.room.check(request)
-        if request.stop_strings and self.decode is None:
-            raise ArgumentError(
-                "strings can stop a text only where tokens can be read.", fix="give the engine decode=."
-            )
+        spelling = None
+        if request.stop_strings:
+            if self.decode is None:
+                raise ArgumentError(
+                    "strings can stop a text only where tokens can be read.", fix="give the engine decode=."
+                )
+            spelling = Spelling(self.decode, request.prompt)
         self._asked |= set(wishes_of(request))
-        self._waiting.append(Slot(self._count, request, Written()))
+        self._waiting.append(Slot(self._count, request, Written(), spelling))
         self._count += 1
         return self._count - 1
 
@@ -197,16 +200,8 @@ class Engine:
                 continue
             request, written = slot.request, slot.written
             before = len(written.tokens)
-            for token, log_p in zip(told["token"][:, i].tolist(), told["likely"][:, i].tolist(), strict=True):
-                if token < 0:
-                    break
-                written.log_probabilities.append(log_p)
-                if token in request.stop:
-                    written.ended_by = "stop"
-                    break
-                written.tokens.append(token)
-            text = partial(self._text, after=request.prompt)
-            if request.stop_strings and written.cut_at(request.stop_strings, text, before):
+            _take(slot, {name: x[:, i].tolist() for name, x in told.items()})
+            if slot.spelling is not None and cut_at(request.stop_strings, written, slot.spelling, before):
                 written.ended_by = "stop"
             elif not written.ended_by and len(written.tokens) == request.tokens:
                 written.ended_by = "length"
@@ -225,10 +220,6 @@ class Engine:
     def _pages(self, length: int) -> int:
         return self.room.pages(min(length + self.chunk.size - 1, self.room.places))
 
-    def _text(self, tokens: list[int], after: Sequence[int]) -> str:
-        assert self.decode is not None
-        return self.decode(tokens, after)
-
     def _stepped(self, num_pages: int) -> Callable[..., Any]:
         def steps(model: Any, cache: Any, state: Any) -> Any:
             moving, fixed = parted(state)
@@ -241,6 +232,22 @@ class Engine:
             return cache, moving | fixed, told
 
         return steps
+
+
+def _take(slot: Slot, told: dict[str, list[Any]]) -> None:
+    """Takes the tokens of a chunk into a text, as far as it goes, and what is told of them."""
+    request, written = slot.request, slot.written
+    for place, (token, log_p) in enumerate(zip(told["token"], told["likely"], strict=True)):
+        if token < 0:
+            return
+        written.log_probabilities.append(log_p)
+        if token in request.stop:
+            written.ended_by = "stop"
+            return
+        written.tokens.append(token)
+        if request.candidates:
+            pairs = zip(told["candidates"][place], told["candidates_likely"][place], strict=True)
+            written.candidates.append(list(pairs)[: request.candidates])
 
 
 def _on_host(x: Tensor) -> np.ndarray:

@@ -1,12 +1,12 @@
 """What is asked of a model, and what comes back."""
 
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import ArgumentError
 
 MAX_SEED = 2**32
+MAX_CANDIDATES = 5
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Request:
         stop: tokens that end the text, and are not part of it.
         stop_strings: texts that end the text, and are not part of it.
         seed: chooses the draws.
+        candidates: how many of the likeliest tokens are told at each place, beside the one that is chosen.
         source: the tokens of the text to write from, for a model that reads one; such a model needs one.
     """
 
@@ -46,6 +47,7 @@ class Request:
     stop: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
     seed: int = 0
+    candidates: int = 0
     source: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -58,6 +60,7 @@ class Request:
             ("min_p", 0 <= self.min_p <= 1, "0 to 1"),
             ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "more than 0"),
             ("seed", 0 <= self.seed < MAX_SEED, f"0 or more, and less than {MAX_SEED}"),
+            ("candidates", 0 <= self.candidates <= MAX_CANDIDATES, f"0 to {MAX_CANDIDATES}"),
         ):
             if not is_right:
                 raise ArgumentError(f"{name} is {getattr(self, name)}.", fix=f"give a number, {rule}.")
@@ -100,6 +103,7 @@ class Written:
 
     tokens: list[int] = field(default_factory=list)
     log_probabilities: list[float] = field(default_factory=list)  # of each token, as the model alone predicts it
+    candidates: list[list[tuple[int, float]]] = field(default_factory=list)  # the likeliest in its place, as asked for
     ended_by: str = ""  # "stop" or "length", once it has ended
     text: str | None = None  # where a string stopped it: the text before
 
@@ -107,35 +111,3 @@ class Written:
     def log_probability(self) -> float:
         """That of all tokens, in nats; of a token that has ended the text too."""
         return sum(self.log_probabilities)
-
-    def cut_at(self, strings: tuple[str, ...], decode: Callable[[list[int]], str], first: int = 0) -> bool:
-        """Cuts the text before the first of some strings that is whole, and says whether there was one.
-
-        Args:
-            strings: what ends a text.
-            decode: makes text of tokens.
-            first: of so many tokens it is known that there is none in them.
-        """
-        if not any(string in decode(self.tokens) for string in strings):
-            return False
-        for count in range(first + 1, len(self.tokens) + 1):  # by tokens: how many come at once does not matter
-            text = decode(self.tokens[:count])
-            if starts := [text.index(string) for string in strings if string in text]:
-                break
-        self.text = text[: min(starts)]
-        del self.tokens[count:], self.log_probabilities[count:]
-        return True
-
-
-def sure_part(text: str, stops: Sequence[str]) -> str:
-    """Returns what of a text stays, whatever comes: no half character, and nothing that may begin a string of `stops`.
-
-    >>> sure_part("to be or n", ["not to", "be"])
-    'to be or '
-    """
-    text = text.rstrip("\N{REPLACEMENT CHARACTER}")
-    longest = max(map(len, stops), default=1) - 1
-    for count in range(min(longest, len(text)), 0, -1):
-        if any(stop.startswith(text[-count:]) for stop in stops):
-            return text[:-count]
-    return text

@@ -10,9 +10,10 @@ from ..dim import Dim
 from ..tensors import Tensor, tensor
 from .choosing import Wishes
 from .requests import Request, Written
+from .texts import Spelling
 
 _LISTS = ("banned", "forced")
-_WHOLE = ("seed", "top_k")
+_WHOLE = ("seed", "top_k", "candidates")
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Slot:
     number: int
     request: Request
     written: Written
+    spelling: Spelling | None = None  # where strings may stop it
 
     @property
     def length(self) -> int:
@@ -41,7 +43,7 @@ class Slot:
 
 def wishes_of(request: Request) -> dict[str, Any]:
     """Returns what a request asks for beyond the likeliest token, by name."""
-    usual: dict[str, Any] = {"repetition_penalty": 1.0, "banned": (), "forced": ()}
+    usual: dict[str, Any] = {"repetition_penalty": 1.0, "banned": (), "forced": (), "candidates": 0}
     if request.temperature > 0:
         usual |= {"temperature": 0.0, "seed": None, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     return {name: getattr(request, name) for name, value in usual.items() if getattr(request, name) != value}

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from ..ops import where
 from ..tensors import Tensor
-from .choosing import choose, is_among, log_probability, with_token
+from .choosing import choose, is_among, likelihoods, with_token
 
 _FIXED = ("stop", "wishes")  # of a state; the rest moves with the tokens
 
@@ -20,7 +20,7 @@ def parted(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def write_token(model: Any, cache: Any, state: dict[str, Any], num_pages: int) -> tuple[Any, Any, dict[str, Tensor]]:
-    """Returns the cache and the state after one more token of each text, and what is told: each `token`, how `likely`.
+    """Returns the cache and the state after one more token of each text, and what is told: `token`, `likelihoods`.
 
     Args:
         model: the model.
@@ -32,7 +32,7 @@ def write_token(model: Any, cache: Any, state: dict[str, Any], num_pages: int) -
     logits, cache = model.step(state["token"], at, cache, num_pages)
     logits = logits.astype(jnp.float32)
     chosen = choose(logits, state["wishes"], at + 1, made, seen)
-    likely = log_probability(logits, chosen)
+    told = likelihoods(logits, chosen, state["wishes"].candidates is not None)
     writes = left > 0
     after = where(is_among(chosen, state["stop"], "stop"), 0, left - 1)
     moved = {
@@ -42,4 +42,4 @@ def write_token(model: Any, cache: Any, state: dict[str, Any], num_pages: int) -
         "made": made + 1,
         "seen": seen if seen is None else with_token(seen, chosen),
     }
-    return cache, state | moved, {"token": where(writes, chosen, -1), "likely": likely}
+    return cache, state | moved, told | {"token": where(writes, chosen, -1)}

@@ -145,7 +145,7 @@ class Application:
         return Stream(parts(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
     def _choices(self, completion: Completion) -> list[Choice]:
-        return [Choice(i, one, self.words.decode) for i, one in enumerate(completion.requests)]
+        return [Choice(i, one, self.words) for i, one in enumerate(completion.requests)]
 
     def _head(self) -> dict[str, Any]:
         name = f"cmpl-{uuid.uuid4().hex}"

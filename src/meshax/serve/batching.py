@@ -25,6 +25,7 @@ class News:
     log_probabilities: list[float] = field(default_factory=list)
     ended_by: str = ""  # "stop" or "length", once it has ended
     text: str | None = None  # where a string stopped it: the whole text before
+    candidates: list[list[tuple[int, float]]] = field(default_factory=list)  # of each token, as asked for
     refusal: Refusal | None = None  # why it will not end
 
 
@@ -148,12 +149,13 @@ class Batcher:
         new = written.tokens[text.count :]
         waited = now - text.arrived if new and not text.count else None
         likely = written.log_probabilities[text.count : len(written.tokens)]
+        rivals = written.candidates[text.count :]
         text.count = len(written.tokens)
         self.metrics.add_tokens(len(new), waited)
         if written.ended_by:
             del self._running[number]
             self.metrics.add_text(text.count, now - text.began, now - text.arrived)
-        text.tell(News(new, likely, written.ended_by, written.text))
+        text.tell(News(new, likely, written.ended_by, written.text, rivals))
 
 
 def stopping() -> Refusal:

@@ -5,14 +5,15 @@ known, or that asks for what the engine cannot do, is refused: an answer to anot
 """
 
 import json
-import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..decode import Request
-from ..decode.requests import MAX_SEED, sure_part
+from ..decode.likelihoods import logprobs_of
+from ..decode.requests import MAX_CANDIDATES, MAX_SEED
+from ..decode.texts import Spelling, sure_part
 from ..errors import ArgumentError, did_you_mean
 from .batching import News
 from .refusals import Refusal
@@ -33,7 +34,6 @@ _ONLY: dict[str, tuple[Any, str]] = {
     "suffix": ("", "leave it out."),
     "presence_penalty": (0, "use repetition_penalty."),
     "frequency_penalty": (0, "use repetition_penalty."),
-    "logprobs": (0, "logprobs=0 gives that of each token that was written."),
 }
 
 
@@ -49,6 +49,10 @@ class Words(Protocol):
 
     def decode(self, tokens: Sequence[int], after: Sequence[int] = ()) -> str:
         """Returns the text of tokens that come after others."""
+        ...
+
+    def name_of(self, token: int) -> str:
+        """Returns what a token is called."""
         ...
 
 
@@ -86,7 +90,9 @@ def read_completion(body: bytes, words: Words, limits: Limits) -> Completion:
     for name, (only, fix) in _ONLY.items():
         if asked.get(name, only) != only:
             raise Refusal(f"{name} is not supported.", param=name, values=repr(asked[name]), fix=fix)
-    count, tokens = asked.get("n", 1), asked.get("max_tokens", 16)
+    count, tokens, told = asked.get("n", 1), asked.get("max_tokens", 16), asked.get("logprobs", 0)
+    if not 0 <= told <= MAX_CANDIDATES:
+        raise Refusal(f"logprobs is {told}.", param="logprobs", fix=f"give a number, 0 to {MAX_CANDIDATES}.")
     if count < 1 or asked.get("best_of", count) != count:
         raise Refusal(
             "n texts are written for each prompt, 1 or more, and all of them are answered.", param="n",
@@ -111,7 +117,7 @@ def read_completion(body: bytes, words: Words, limits: Limits) -> Completion:
         requests = tuple(
             Request(
                 prompt, tokens, stop=tuple(words.stops), stop_strings=_stops(asked.get("stop", ())), seed=seed + i,
-                banned=_banned(asked.get("logit_bias", {})), **options,
+                banned=_banned(asked.get("logit_bias", {})), candidates=told, **options,
             )
             for prompt in prompts
             for i in range(count)
@@ -226,24 +232,33 @@ class Choice:
 
     index: int
     request: Request
-    decode: Callable[..., str]
+    words: Words
     tokens: list[int] = field(default_factory=list)
     log_probabilities: list[float] = field(default_factory=list)
+    candidates: list[list[tuple[int, float]]] = field(default_factory=list)
     ended_by: str = ""
     cut: str | None = None  # where a string stopped it: the text before
     text: str = ""  # what of it is sure, by `read`
     num_told: int = 0  # characters and tokens that a stream has told
     num_told_tokens: int = 0
 
+    def __post_init__(self) -> None:
+        """Begins two spellings: one of what is written, one of what was told of its tokens."""
+        self._read, self._told = (Spelling(self.words.decode, self.request.prompt) for _ in range(2))
+        self._num_read = 0
+
     def take(self, news: News) -> None:
         """Takes in what is new."""
         self.tokens += news.tokens
         self.log_probabilities += news.log_probabilities
+        self.candidates += news.candidates
         self.ended_by, self.cut = news.ended_by, news.text
 
     def read(self) -> "Choice":
         """Makes text of the tokens: all that may not be cut any more, and without half a character."""
-        whole = self.decode(self.tokens, self.request.prompt) if self.cut is None else self.cut
+        self._read.add(self.tokens[self._num_read :])
+        self._num_read = len(self.tokens)
+        whole = self._read.text if self.cut is None else self.cut
         self.text = whole if self.ended_by else sure_part(whole, self.request.stop_strings)
         return self
 
@@ -261,14 +276,9 @@ class Choice:
         }
 
     def _likely(self, first: int) -> dict[str, Any]:
-        ends = [len(self.decode(self.tokens[:i], self.request.prompt)) for i in range(first, len(self.tokens) + 1)]
-        whole = self.decode(self.tokens, self.request.prompt)
-        return {
-            "tokens": [whole[start:end] for start, end in zip(ends, ends[1:], strict=False)],
-            "token_logprobs": [x if math.isfinite(x) else None for x in self.log_probabilities[first:]],
-            "top_logprobs": None,
-            "text_offset": ends[:-1],
-        }
+        rivals = self.candidates[first:] if self.request.candidates else None
+        likely = self.log_probabilities[first:]
+        return logprobs_of(self.tokens[first:], likely, rivals, self._told, self.words.name_of)
 
 
 def usage_of(completion: Completion, choices: Sequence[Choice]) -> dict[str, int]:
