@@ -121,7 +121,7 @@ def test_one_program_for_all_lengths_of_a_bucket():
 
 @pytest.fixture(scope="module")
 def two_slots():
-    return engine(slots=2, decode=lambda tokens, after: " ".join(map(str, tokens)))
+    return engine(slots=2, decode=lambda tokens, after: "".join(f"{token} " for token in tokens))
 
 
 def test_a_free_slot_takes_the_next_prompt(two_slots):

@@ -51,15 +51,18 @@ def cut_at(strings: Sequence[str], written: Written, spelling: Spelling, first: 
     """
     again = copy(spelling)
     begin = max(len(spelling.settled) - max(map(len, strings)), 0)  # no string that ends later begins before
+
+    def starts(text: str) -> list[int]:
+        return [start for string in strings if (start := text.find(string, begin)) >= 0]
+
     text = spelling.add(written.tokens[first:])
-    if not any(string in text[begin:] for string in strings):
+    if not starts(text):
         return False
-    count, starts = first, []
-    while not starts:  # by tokens: how many come at once does not matter
-        text = again.add(written.tokens[count : count + 1])
-        starts = [start for string in strings if (start := text.find(string, begin)) >= 0]
-        count += 1
-    written.text = text[: min(starts)]
+    for count in range(first + 1, len(written.tokens) + 1):  # by tokens: how many come at once does not matter
+        if starts(earlier := again.add(written.tokens[count - 1 : count])):
+            text = earlier
+            break
+    written.text = text[: min(starts(text))]
     for told in (written.tokens, written.log_probabilities, written.candidates):
         del told[count:]
     return True
