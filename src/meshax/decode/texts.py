@@ -26,7 +26,8 @@ class Spelling:
         """
         self.text = self.settled = ""  # all, and what no further token changes
         self._decode = decode
-        self._before = (tuple(prompt),)  # tokens of what is settled, in parts that begin where a character begins
+        # Tokens of what is settled, in parts that begin where a character begins.
+        self._before: tuple[tuple[int, ...], ...] = (tuple(prompt),)
         self._open: tuple[int, ...] = ()  # the tokens of the rest
 
     def add(self, tokens: Sequence[int]) -> str:
