@@ -79,7 +79,8 @@ class FindLayout(OnProgram):
                 donate=target.donate,
                 progress=status.update,
             )
-        data, text = as_dict(candidates, machine), as_text(candidates, machine, terminal_width())
+            status.update("comparing the best with and without each of their rules")
+            data, text = as_dict(candidates, machine), as_text(candidates, machine, terminal_width())
         if self.decode:
             data["tokens_per_second"] = target.tokens / candidates[0].seconds
             text += f"the first: {speed(target.tokens, candidates[0].seconds)}\n"

@@ -272,7 +272,7 @@ def test_the_prices_start_the_sums_of_gradients_once():
 
 def test_layouts_that_are_equal_in_three_digits_are_ranked_by_their_rules():
     def candidate(rules, seconds, memory):
-        return Candidate(mx.Layout(rules), mx.Mesh("data:2", abstract=True), seconds, memory, 0, "", None)
+        return Candidate(mx.Layout(rules), mx.Mesh("data:2", abstract=True), seconds, memory, 0, None, str)
 
     longer = candidate("batch:data hidden:data", 1.0, 1_000_000)
     shorter = candidate("batch:data", 1.001, 1_000_500)

@@ -52,8 +52,14 @@ class Candidate:
     seconds: float
     memory: int
     wire_bytes: int
-    why: str
     report: Report = field(repr=False, compare=False)
+    reasons: Callable[[], str] = field(repr=False, compare=False)
+
+    @functools.cached_property
+    def why(self) -> str:
+        """What each rule saves and costs; the layouts without it are traced when somebody asks."""
+        with _uncollected():
+            return self.reasons()
 
 
 def auto_layout(
@@ -116,9 +122,12 @@ def search(
             best = distinct(sorted((c for c in traced if c.memory <= limit), key=_rank))[:_TOP]
         if not best:
             _raise_nothing_fits(traced, limit)
-        progress("comparing the best with and without each of their rules")
-        searches = {one.mesh: one for one in every}
-        return [replace(c, why=searches[c.mesh].why(c.layout, is_best=c is best[0] and len(best) > 1)) for c in best]
+    searches = {one.mesh: one for one in every}
+    first = best[0]
+    return [
+        replace(c, reasons=functools.partial(searches[c.mesh].why, c.layout, is_best=c is first and len(best) > 1))
+        for c in best
+    ]
 
 
 @contextlib.contextmanager
@@ -209,7 +218,7 @@ class _Search:
                 wanted -= self._trace(self._layout(self.every[i]), reports)
         self._vary(reports)
         return [
-            Candidate(layout, self.mesh, r.seconds(self.machine), r.memory["peak"], r.wire_bytes, "", r)
+            Candidate(layout, self.mesh, r.seconds(self.machine), r.memory["peak"], r.wire_bytes, r, str)
             for layout, r in reports.items()
             if not self._is_pointless(layout, reports)
         ]
