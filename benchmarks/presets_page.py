@@ -8,6 +8,7 @@ Nothing runs: the figures are read off traces of the training step, as `meshax e
 """
 
 import argparse
+import contextlib
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,7 @@ from meshax.train.preset_steps import preset_target  # noqa: E402
 PAGES = Path(__file__).parents[1] / "docs" / "presets"
 COMPARED = ("data", "data+model", "sequence", "fsdp")
 MACHINES = {  # beside the paper's, which presets know
-    "tiny": ("data:2 model:4", "cpu"),
-    "wmt-tiny": ("data:2 model:4", "cpu"),
+    **dict.fromkeys(("tiny", "wmt-tiny", "prefix-tiny", "masked-tiny", "unet-tiny"), ("data:2 model:4", "cpu")),
     "wmt-baseline": ("data:8 model:1", "tpu-v2"),
     "modern-0.1b": ("data:4 model:2", "h100"),
     "modern-1b": ("data:4 model:2", "h100"),
@@ -55,8 +55,10 @@ FAMILIES = {
     "laptop": (
         "Presets for a laptop",
         "`tiny` is what `meshax train` trains when nothing else is said: "
-        "[train a language model](../train_a_language_model.md) shows what comes of it. `wmt-tiny` is an encoder and a "
-        "decoder of the same size.",
+        "[train a language model](../train_a_language_model.md) shows what comes of it. `wmt-tiny`, an encoder and a "
+        "decoder of the same width, and `prefix-tiny`, one stack of layers, [translate](../translate.md); "
+        "`masked-tiny` fills in hidden tokens; `unet-tiny` [segments volumes](../giant_images.md): some names of "
+        "layouts are of dims that it has none of.",
     ),
     "paper": (
         "The paper's presets",
@@ -134,9 +136,11 @@ def measured(name: str) -> Row:
     target = preset_target(name)
     fn, args, donate = target.fn, target.args, target.donate
     mesh, chosen, compared = mx.Mesh(axes, abstract=True), preset(name), {}
-    for layout in COMPARED:
-        report = mx.spmd(fn, mesh, find_layout(layout, mesh, sizes=sizes_of(args)), donate).explain(*args)
-        compared[layout] = report.memory["peak"], report.seconds(hardware)
+    for name_of_layout in COMPARED:
+        with contextlib.suppress(mx.LayoutError):  # a name may be of dims that this model has none of
+            layout = find_layout(name_of_layout, mesh, known=chosen.model.glossary, sizes=sizes_of(args))
+            report = mx.spmd(fn, mesh, layout, donate).explain(*args)
+            compared[name_of_layout] = report.memory["peak"], report.seconds(hardware)
     is_ours = chosen.family not in RESULTS
     best = search(fn, args, [mesh], hardware=hardware, donate=donate)[0] if is_ours else None
     return Row(chosen, axes, hardware, compared, best)
@@ -145,19 +149,25 @@ def measured(name: str) -> Row:
 def table(rows: list[Row]) -> str:
     """Returns the sizes, and what the layouts cost."""
     has_paper = any(row.preset.name in PAPER for row in rows)
-    sizes = " x ".join(rows[-1].preset.batch).replace("_", " ")
+    every = {" x ".join(row.preset.batch).replace("_", " ") for row in rows}
+    sizes = every.pop() if len(every) == 1 else "batch"
     heads = ["preset", "parameters", sizes, *([RESULTS[rows[0].preset.family]] if has_paper else []), "processors"]
-    heads += [*rows[0].compared, *(["found"] if rows[0].best else [])]
+    heads += [*COMPARED, *(["found"] if rows[0].best else [])]
     lines = [heads, ["---"] * len(heads)]
     for row in rows:
         p, limit = row.preset, find(row.hardware).memory
-        costs = [*row.compared.values(), *([(row.best.memory, row.best.seconds)] if row.best else [])]
+        costs = [row.compared.get(layout) for layout in COMPARED]
+        costs += [(row.best.memory, row.best.seconds)] if row.best else []
         lines.append([
             f"`{p.name}`", f"{parameter_count(p.model):,}", " x ".join(map(str, p.batch.values())),
             *([str(PAPER[p.name])] if has_paper else []), f"{row.mesh}, {row.hardware}",
-            *(f"{show_bytes(peak)}{' ✗' if peak > limit else ''}, {show_seconds(time)}" for peak, time in costs),
+            *("-" if cost is None else shown(*cost, limit) for cost in costs),
         ])  # fmt: skip
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def shown(peak: int, seconds: float, limit: float) -> str:
+    return f"{show_bytes(peak)}{' ✗' if peak > limit else ''}, {show_seconds(seconds)}"
 
 
 def command(row: Row) -> str:
