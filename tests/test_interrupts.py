@@ -28,7 +28,6 @@ WITHIN = 10.0  # seconds, also while XLA compiles; 5 are the rule elsewhere
 CRASHES = ("Traceback", "terminate called", "pure virtual", "Segmentation", "Fatal Python error", "Exception ignored")
 SMALL = ["--vocab", "300", "--batch", "8", "--length", "32", "--log-every", "1", "--eval-every", "1000"]
 SMALL += ["--save-every", "1000"]
-QUICK = "--xla_backend_optimization_level=0"  # to compile
 
 
 def test_an_interrupt_that_gets_lost_is_raised_again():
@@ -154,9 +153,9 @@ def test_a_run_that_is_stopped_has_saved_and_goes_on_as_if_it_never_was(uninterr
     assert weights(config.out) == weights(uninterrupted / "whole")
 
 
-def start(*arguments, script=None, flags=""):
+def start(*arguments, script=None):
     """Starts a command in a process group of its own, as a terminal does."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "XLA_FLAGS": flags}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "XLA_FLAGS": ""}
     command = ["-c", script] if script else ["-m", "meshax", *map(str, arguments)]
     return subprocess.Popen(
         [sys.executable, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -235,27 +234,6 @@ def test_ctrl_c_while_a_run_compiles_and_trains(tmp_path, instant):
     print(f"seed {SEED}, {instant} s: ended after {seconds:.2f} s, {err.splitlines()[-2:]}")
     if "stopped at step" in err:
         assert list(run.glob(f"checkpoints/*-step-{re.search('stopped at step ([0-9]+)', err)[1]}"))
-
-
-@pytest.mark.slow
-def test_sigterm_in_a_real_process_loses_nothing(tmp_path):
-    text = ["--data.text", write_text(tmp_path / "text"), "--steps", 60, "--mesh", "data:2 model:1", *SMALL]
-    whole = start("train", *text, "--out", tmp_path / "whole", flags=QUICK)
-    _, err = whole.communicate(timeout=300)
-    assert whole.returncode == 0, err
-
-    run = tmp_path / "run"
-    process = start("train", *text, "--out", run, flags=QUICK)
-    wait_until(lambda: (run / "metrics.jsonl").exists() and '"step": 5' in (run / "metrics.jsonl").read_text(), process)
-    _, out, err = send(process, signal.SIGTERM)
-    step, _ = weights(run)
-    assert out == "" and f"stopped at step {step}, which is saved; run again, it goes on\n" in err and 5 <= step < 60
-    check_whole(run)
-
-    resumed = start("train", *text, "--out", run, flags=QUICK)
-    _, err = resumed.communicate(timeout=300)
-    assert resumed.returncode == 0 and f"resumed at step {step}\n" in err, err
-    assert weights(run) == weights(tmp_path / "whole")
 
 
 LATER = """

@@ -64,6 +64,7 @@ def test_resuming_at_any_step_is_as_if_nothing_had_happened(tokens, shuffle):
         state = json.loads(json.dumps(batches.state()))
         resumed = Batches(tokens, LENGTH, BATCH, **options)
         resumed.restore(state)
+        assert resumed.position == batches.position == step
         assert all(same(a, b) for a, b in zip(islice(resumed, 2), whole[step : step + 2], strict=True))
         assert same(next(batches), whole[step])
     batches.restore({**state, "position": Batches(tokens, LENGTH, BATCH).state()["position"]})

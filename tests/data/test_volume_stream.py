@@ -97,7 +97,9 @@ def test_a_stream_goes_on_where_it_was():
     state, fourth = batches.state(), next(batches)
     other = stream(rows=range(4))
     other.restore(state)
+    assert other.position == 3
     assert_same(next(other), fourth)
+    assert other.position == batches.position == 4
 
 
 def test_tiles_show_every_voxel_once():

@@ -58,6 +58,7 @@ def test_a_stream_goes_on_where_it_was():
     third = next(stream)
     other = MaskedBatches(Repeating(), 5, 100)
     other.restore(state)
+    assert other.position == 2 and stream.position == 3
     np.testing.assert_array_equal(next(other)["tokens"], third["tokens"])
 
 

@@ -14,11 +14,13 @@ from rich.console import Console
 import meshax as mx
 from extent import some
 from meshax.errors import TrainingError
+from meshax.launch.peers import Peers
+from meshax.train import starting
 from meshax.train.config import TrainConfig
 from meshax.train.loop import Run
 from meshax.train.metrics import read_metrics
 from meshax.train.options import DataOptions, OptimizerOptions
-from meshax.train.starting import weights_of
+from meshax.train.starting import make_directory, weights_of
 from messages import pinned
 from runs import small, write_text
 
@@ -126,8 +128,55 @@ def checked(**changes):
     return run
 
 
+class Three(Peers):
+    """A process of three; the others see what the first writes, or do not."""
+
+    processes = 3
+
+    def __init__(self, process, seen_by):
+        self.process, self.seen_by, self.name = process, seen_by, "seen-by-all-1.tmp"
+
+    def gather(self, name, value=None):
+        if name == "a file of the first process":
+            self.name = value or self.name
+            return [(self.name, [0]), ("", [1, 2])]
+        assert value == (self.process in self.seen_by)
+        return [(True, self.seen_by), (False, [one for one in range(3) if one not in self.seen_by])]
+
+
+@pytest.mark.parametrize(("process", "left"), [(0, ["events"]), (1, ["seen-by-all-1.tmp"])])
+def test_a_directory_that_all_processes_see(tmp_path, process, left):
+    """The first process makes a file for the others, and removes it; also one of a start that was killed."""
+    tmp_path.joinpath("run").mkdir()
+    tmp_path.joinpath("run", "seen-by-all-1.tmp").touch()
+    make_directory(tmp_path / "run", Three(process, [0, 1, 2]))
+    assert [path.name for path in tmp_path.joinpath("run").iterdir()] == left
+
+
+def unseen(process):
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(starting, "_SEEN_WITHIN", 0.2)
+        try:
+            make_directory(Path("run"), Three(process, [0]))
+        finally:
+            assert not list(Path("run").glob("seen*"))
+
+
 test_messages = pinned(
     {
+        **{
+            f"not seen, process {process}": (
+                TrainingError,
+                lambda process=process: unseen(process),
+                """
+                the processes do not see the same directory.
+                  values: run: what process 0 writes there is not seen by processes 1, 2
+                  rule: all processes of a run write their parts of a checkpoint into one directory.
+                  fix: choose an out= on a file system that all hosts share.
+                """,
+            )
+            for process in (0, 2)
+        },
         "no run": (
             TrainingError,
             checked(from_="runs/z"),

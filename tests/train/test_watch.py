@@ -36,7 +36,7 @@ def watched(monkeypatch, tmp_path):
     run = types.SimpleNamespace(
         config=TrainConfig(steps=8, log_every=2, optimizer=OPTIMIZER), unit="token", peers=Peers()
     )
-    run.mesh, run.report = mx.Mesh("x:1"), report
+    run.mesh, run.report, run.batches = mx.Mesh("x:1"), report, types.SimpleNamespace(position=0)
     display = types.SimpleNamespace(update=readings.append)
     metrics = types.SimpleNamespace(write=lambda step, **values: rows.append((step, values)))
     return Watch(run, display, metrics, Guard(tmp_path), 0), clock, rows, readings
@@ -51,6 +51,7 @@ def test_a_reading(watched):
     watch, clock, rows, readings = watched
     seconds = itertools.chain([30.0], itertools.repeat(4.0))  # the first step compiles
     for step in range(1, 6):
+        watch.run.batches.position = 100 + step
         watch.saw(step, measured(10.0 - step), {})
         clock.now += next(seconds)
         if step == 3:
@@ -65,7 +66,7 @@ def test_a_reading(watched):
     assert rows[2] == (
         4,
         {"loss": 6.0, "rate": readings[1].rate, "norm": 3.0, "tokens_per_second": 15.0, "utilization": 0.25}
-        | {"memory_bytes": readings[1].memory, "seconds_left": 16.0},
+        | {"memory_bytes": readings[1].memory, "seconds_left": 16.0, "batches_read": 104},
     )
 
 

@@ -85,6 +85,11 @@ class RowBatches(Iterator[Batch]):
     def __next__(self) -> Batch:
         return next(self._batches)
 
+    @property
+    def position(self) -> int:
+        """How many batches were read, also before the stream was continued."""
+        return int(self._batches.get_state()["next_index"])
+
     def state(self) -> dict[str, Any]:
         """Returns what `restore` needs to continue here, for JSON: the same in every process."""
         return {**self._identity, "position": self._batches.get_state()}

@@ -156,6 +156,11 @@ class VolumeBatches(Iterator[dict[str, LazyArray]]):
         change = draw((self._seed, 1, number), self._changes, self._cases.shape(case), self._shape)
         return Example(self._cases, case, self._shape, change, self._window)
 
+    @property
+    def position(self) -> int:
+        """How many batches were read, also before the stream was continued."""
+        return self._step
+
     def state(self) -> dict[str, Any]:
         """Returns what `restore` needs to continue here, for JSON: the same in every process."""
         return {**self._identity, "position": self._step}

@@ -22,7 +22,7 @@ from .hub import RUNNING
 from .place import ANOTHER_FAILED, HUNG, Limits, ProcessError
 
 FROM_OTHERS = ("JaxRuntimeError", "XlaRuntimeError")  # what JAX raises where another process has left this one alone
-_COMPARISON = "comparison"
+COMPARISON = "comparison"  # gathers what has to be the same: where it is not, all know why, and each says so itself
 _OWN_CAUSE_AFTER = 3.0  # seconds in which an error of JAX's may turn out to be another process's
 
 
@@ -47,7 +47,7 @@ class Peers:
 
     def agree(self, facts: Mapping[str, Any]) -> None:
         """Raises, in all processes, if one of these is not the same everywhere."""
-        groups = self.gather(_COMPARISON, dict(facts))
+        groups = self.gather(COMPARISON, dict(facts))
         if len(groups) > 1:
             names = sorted({name for one, _ in groups for name in one})
             different = [name for name in names if len({repr(one.get(name)) for one, _ in groups}) > 1]
@@ -100,7 +100,7 @@ def _difference(name: str, groups: list[tuple[Any, list[int]]]) -> str:
     values: dict[str, list[int]] = {}
     for one, processes in groups:
         values.setdefault(repr(one[name]) if name in one else "nothing", []).extend(processes)
-    words = [f"{_cut(value)} on {_numbers(processes)}" for value, processes in values.items()]
+    words = [f"{_cut(value)} on {numbered(processes)}" for value, processes in values.items()]
     return f"{name}: {'; '.join(words[:4])}{' ...' if len(words) > 4 else ''}"
 
 
@@ -108,7 +108,8 @@ def _cut(text: str, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-def _numbers(processes: list[int]) -> str:
+def numbered(processes: list[int]) -> str:
+    """Returns the numbers of some processes in words."""
     shown = ", ".join(map(str, processes[:8])) + (", ..." if len(processes) > 8 else "")
     return f"process{'es' if len(processes) > 1 else ''} {shown}"
 
@@ -180,7 +181,7 @@ class Connected(Peers):
             elif kind == "gathered":
                 self._answers[message["name"]] = [(value, processes) for value, processes in message["groups"]]
                 self._is_done = message["name"] == _END  # whoever leaves from now on may
-                self._is_leaving |= message["name"] == _COMPARISON and len(message["groups"]) > 1  # all know why
+                self._is_leaving |= message["name"] == COMPARISON and len(message["groups"]) > 1  # all know why
             elif kind == "freeze" and not self._is_frozen:
                 self._is_frozen = True
                 self._send(kind="frozen", tick=self._tick)

@@ -30,6 +30,10 @@ Batch = dict[str, Any]  # arrays, or what is read like one, by blocks
 class Stream(Protocol):
     """Batches without end, which can be continued anywhere."""
 
+    @property
+    def position(self) -> int:
+        """How many batches were read, in all starts of a run together."""
+
     def __next__(self) -> Batch:
         """Returns the next batch."""
 

@@ -37,7 +37,7 @@ from .options import CONFIG, flat, read_options
 from .profiling import Profile
 from .progress import Display, counting
 from .record import record_start
-from .starting import CHECKPOINTS, IMPORTED, Weights, restored_or_before, state_from, weights_of
+from .starting import CHECKPOINTS, IMPORTED, Weights, make_directory, restored_or_before, state_from, weights_of
 from .step import TrainState, compiler_options, evaluation_step, init_state, make_train_step
 from .step_memory import check_memory, fitted, step_and_shapes
 from .text_options import TextOptions
@@ -72,8 +72,8 @@ class Run:
             _ = self.report  # raises if the layout does not fit the model, before the text is read
             if not config.memory:
                 check_memory(self.report, self.mesh, getattr(self.model, "keep", "everything"))
+            make_directory(self.directory, self.peers)
             with self.peers.first("the examples"):  # it prepares them, the others read them
-                self._make_directory()
                 self.batches = self.examples.stream(self.sizes, config.seed, self.local.rows)
             self._begin_together()
 
@@ -100,17 +100,6 @@ class Run:
                 values="; ".join(f"{name} is {there.get(name)!r} there, {here.get(name)!r} here" for name in changed),
                 fix="give its options, as its config.toml has them, choose another out=, or remove it.",
             )
-
-    def _make_directory(self) -> None:
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self.directory.joinpath("events").mkdir(exist_ok=True)  # what is there may be someone else's
-        except OSError as error:
-            raise TrainingError(
-                "the directory of a run cannot be written to.",
-                values=f"{self.directory}: {error.strerror or error}",
-                fix="choose another out=.",
-            ) from error
 
     @cached_property
     def examples(self) -> Examples:

@@ -69,6 +69,11 @@ class MaskedBatches:
         self._count += 1
         return masked(next(self._batches), (self._seed, self._count), self._vocab)
 
+    @property
+    def position(self) -> int:
+        """How many batches were read, also before the stream was continued."""
+        return self._count
+
     def state(self) -> dict[str, Any]:
         """Returns what `restore` needs to continue here, for JSON."""
         return {"text": self._batches.state(), "batches": self._count}

@@ -1,5 +1,7 @@
 """Where a run starts: from its latest checkpoint that is whole, from nothing, or from another run's weights."""
 
+import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import equinox as eqx
 import jax
 
 from ..errors import TrainingError
+from ..launch.peers import COMPARISON, Peers, numbered
 from ..layout import Layout
 from ..mesh import Mesh
 from ..models.contract import Model, ModelConfig
@@ -19,6 +22,8 @@ from .config import run_config
 from .step import TrainState, state_of
 
 CHECKPOINTS = "checkpoints"  # the folder of them in a run's directory
+_SEEN = "seen-by-all-"
+_SEEN_WITHIN = 10.0  # seconds: file systems of many hosts may show a new file late
 IMPORTED = "imported"  # in what is saved beside a checkpoint: it holds weights from elsewhere, and nothing else
 
 
@@ -93,3 +98,43 @@ def restored_or_before(
         names = ", ".join(checkpoints.set_aside(before))
         warn(f"{damaged}\n  set aside: {names}\n  THE RUN GOES BACK to step {before}, the last that is whole")
         return restore()
+
+
+def make_directory(directory: Path, peers: Peers) -> None:
+    """Makes the directory of a run, and raises in all of its processes if not all of them see it."""
+    mark = ""
+    if peers.is_first:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            directory.joinpath("events").mkdir(exist_ok=True)  # what is there may be someone else's
+            for left in directory.glob(f"{_SEEN}*.tmp"):
+                left.unlink()
+            if peers.processes > 1:
+                mark = f"{_SEEN}{secrets.token_hex(8)}.tmp"
+                directory.joinpath(mark).touch()
+        except OSError as error:
+            raise TrainingError(
+                "the directory of a run cannot be written to.",
+                values=f"{directory}: {error.strerror or error}",
+                fix="choose another out=.",
+            ) from error
+    if peers.processes > 1:
+        _check_shared(directory, peers, mark)
+
+
+def _check_shared(directory: Path, peers: Peers, mark: str) -> None:
+    """Raises in all processes if one does not see a file that the first has made, which tells its name."""
+    [name] = [value for value, _ in peers.gather("a file of the first process", mark) if value]
+    end = time.monotonic() + _SEEN_WITHIN
+    while not (is_seen := directory.joinpath(name).exists()) and time.monotonic() < end:
+        time.sleep(0.1)
+    blind = [process for value, processes in peers.gather(COMPARISON, is_seen) if not value for process in processes]
+    if peers.is_first:
+        directory.joinpath(name).unlink()
+    if blind:
+        raise TrainingError(
+            "the processes do not see the same directory.",
+            values=f"{directory}: what process 0 writes there is not seen by {numbered(blind)}",
+            rule="all processes of a run write their parts of a checkpoint into one directory.",
+            fix="choose an out= on a file system that all hosts share.",
+        )

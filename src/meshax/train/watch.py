@@ -57,19 +57,20 @@ class Watch:
     def saw(self, step: int, measured: dict[str, Tensor], batch: "Batch") -> None:
         """Takes note of a step that has begun, and reads the one before it."""
         self.finish()
-        self.waiting = step, measured, batch
+        self.waiting = step, measured, batch, self.run.batches.position
 
     def finish(self) -> None:
         """Reads the step that is waiting."""
         if self.waiting is None:
             return
-        (step, measured, batch), self.waiting = self.waiting, None
+        (step, measured, batch, position), self.waiting = self.waiting, None
         loss, now = float(measured["loss"]), time.perf_counter()  # it has ended now, whatever is done before the next
         self.guard.check(step, loss, bool(measured["finite"]), batch)
         is_read = step % self.run.config.log_every == 0 or step == self.run.config.steps
         if is_read:
             reading = self._read(step, loss, measured, now - self.since)
-            self.metrics.write(step, **reading.as_metrics(self.run.unit), **self.run.peers.skew())
+            known = {**reading.as_metrics(self.run.unit), "batches_read": position}
+            self.metrics.write(step, **known, **self.run.peers.skew())
             self.display.update(reading)
         if is_read or step == self.first:  # the first has compiled the program
             self.since, self.last = now, step

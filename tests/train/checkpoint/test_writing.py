@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from disks import can_mount, with_little_room
+from extent import some
 from meshax.train.checkpoint import Checkpoints, Damaged, NotSaved, arrays, writing
 from meshax.train.checkpoint.manifest import Manifest
 from meshax.train.checkpoint.writing import Saving
@@ -95,7 +97,7 @@ def test_what_fails_for_good_leaves_the_last_one_alone(tmp_path, monkeypatch, ow
 
 
 DISK = """
-import subprocess, sys, threading, time
+import os, subprocess, sys, threading, time
 import numpy as np, meshax as mx
 from meshax.train.checkpoint import Checkpoints, writing
 disk, mesh = sys.argv[1], mx.Mesh("x:1")
@@ -105,9 +107,18 @@ x = lambda step: mx.tensor(np.full(1 << 19, step, np.float32), "elements")  # 2 
 told = []
 checkpoints = Checkpoints(disk + "/run/checkpoints", keep_last=1, on_retry=told.append)
 checkpoints.save(1, x(1), wait=True)
+ways = {
+    "disk": [
+        (2, f"head -c 5M /dev/zero > {disk}/other; true", f"rm {disk}/other"),
+        (3, f"mount -o remount,ro {disk}", f"mount -o remount,rw {disk}"),
+    ],
+    "folder": [
+        (2, f"prlimit -p {os.getpid()} --fsize=1000:", f"prlimit -p {os.getpid()} --fsize=unlimited:"),
+        (3, f"mv {disk}/run {disk}/elsewhere; touch {disk}/run", f"rm {disk}/run; mv {disk}/elsewhere {disk}/run"),
+    ],
+}
 for step, breaks, mends in [
-    (2, f"head -c 5M /dev/zero > {disk}/other; true", f"rm {disk}/other"),
-    (3, f"mount -o remount,ro {disk}", f"mount -o remount,rw {disk}"),
+    *ways[sys.argv[2]],
     (4, f"mv {disk}/run {disk}/elsewhere", f"mv {disk}/elsewhere {disk}/run"),
     (5, f"rm -r {disk}/run/checkpoints", "true"),
 ]:
@@ -125,15 +136,20 @@ checkpoints.close()
 """
 
 
-def test_a_disk_that_is_full_read_only_or_away_and_comes_back(tmp_path):
-    """A small real disk, in a namespace of its own."""
-    mount = f'mount -t tmpfs -o size=8m none {tmp_path} && exec "$@"'
-    command = ["unshare", "-rm", "sh", "-c", mount, "sh", sys.executable, "-c", DISK, str(tmp_path)]
+@pytest.mark.parametrize("kind", some(["disk", "folder"], "disk" if can_mount() else "folder"))
+def test_a_disk_that_is_full_read_only_or_away_and_comes_back(tmp_path, kind):
+    """A small real disk, in a namespace of its own; or a folder, of which files may not grow, then a file instead."""
+    if kind == "disk" and can_mount():
+        prefix, reason = with_little_room(tmp_path, 8 << 20)
+        reasons = [reason, "Read-only file system"]
+    else:
+        kind, prefix, reasons = "folder", [], ["File too large", "Not a directory"]
+    command = [*prefix, sys.executable, "-c", DISK, str(tmp_path), kind]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "[2] True No space left on device",
-        "[3] True Read-only file system",
+        f"[2] True {reasons[0]}",
+        f"[3] True {reasons[1]}",
         "[4] True No such file or directory",
         "[5] True -",
     ]
@@ -253,6 +269,15 @@ def test_what_is_of_another_checkpoint_is_named(tmp_path):
         with pytest.raises(Damaged, match=f"000002-step-2/{place.relative_to(ours).as_posix()}: "):
             Checkpoints(tmp_path / "a", read_only=True).restore(like=state(0), mesh=ONE)
         place.write_bytes(own)
+    own = (ours / "manifest.json").read_bytes()
+    shutil.copy(tmp_path / "a" / "000001-step-1" / "manifest.json", ours)
+    with pytest.raises(Damaged, match=r"000002-step-2/manifest.json: is of step 1, another one"):
+        Checkpoints(tmp_path / "a", read_only=True).restore(like=state(0), mesh=ONE)
+    saved(tmp_path / "c", 2)
+    shutil.copy(tmp_path / "c" / "000001-step-2" / "manifest.json", ours)
+    with pytest.raises(Damaged, match=r"values: 000002-step-2/manifest.json: is of another checkpoint\n"):
+        Checkpoints(tmp_path / "a", read_only=True).restore(like=state(0), mesh=ONE)
+    (ours / "manifest.json").write_bytes(own)
     shutil.copytree(theirs, tmp_path / "a" / "000003-step-7")
     with pytest.raises(Damaged) as error:
         Checkpoints(tmp_path / "a", read_only=True).restore(like=state(0), mesh=ONE)

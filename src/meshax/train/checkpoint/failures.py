@@ -20,8 +20,9 @@ class Damaged(CheckpointError):
 
 
 def reason(error: BaseException) -> str:
-    """Returns what a disk, or the library that writes to it, says."""
-    return re.sub(r"\s*\[[^]]*\]\s*\Z", "", getattr(error, "strerror", None) or str(error))
+    """Returns what a disk says; of what the library that writes to it says of this, the last words."""
+    said = re.sub(r"\s*\[[^]]*\]\s*\Z", "", getattr(error, "strerror", None) or str(error))
+    return re.sub(r"\A(process \d+: )?.*: ", r"\1", said, flags=re.DOTALL)
 
 
 def not_saved(directory: Path, step: int, num_bytes: int, error: Exception) -> NotSaved:
@@ -29,10 +30,9 @@ def not_saved(directory: Path, step: int, num_bytes: int, error: Exception) -> N
     free = ""
     with contextlib.suppress(OSError):
         free = f", {show_bytes(shutil.disk_usage(directory).free)} free"
-    text = re.sub(r"\s*\[[^]]*\]\s*\Z", "", str(error))
     failure = NotSaved(
         f"the checkpoint of step {step} was not saved.",
-        values=f"{show_bytes(num_bytes)} to write{free} in {directory}: {text}",
+        values=f"{show_bytes(num_bytes)} to write{free} in {directory}: {reason(error)}",
         rule="a checkpoint is whole or not there; older ones are as they were.",
         fix="make room (or keep fewer: keep_last, keep_best) or correct the directory, and save again.",
     )

@@ -29,6 +29,7 @@ VERSION = 1
 
 _SHOW_PROGRESS_FROM = 1 << 30
 _MAX_BYTES = 1 << 30  # of a manifest
+_DRAWN = "/d/"  # in the names of files that no other checkpoint has: the library draws them
 
 
 @dataclass(frozen=True)
@@ -222,6 +223,9 @@ def find_damage(directory: Path, manifest: Manifest, share: int = 0, num_shares:
 
 def _damage(directory: Path, manifest: Manifest, share: int, num_shares: int) -> Iterator[str]:
     present = {name: (directory / name).stat().st_size for name in files_under(directory)}
+    drawn, here = ({name for name in names if _DRAWN in name} for names in (manifest.files, present))
+    if drawn and here and not drawn & here:
+        yield f"{MANIFEST}: is of another checkpoint"
     intact = []
     for name, file in manifest.files.items():
         if name not in present:

@@ -1,0 +1,95 @@
+"""Checkpoints that are damaged: named by all, and nothing wrong is trained."""
+
+import random
+import shutil
+
+import pytest
+
+from launched import SEED, arguments, check_positions, final_state, last_step, launched, losses, whole_run
+from meshax.train.checkpoint import Damaged
+from meshax.train.loop import Run, run_config
+from runs import write_text
+
+pytestmark = pytest.mark.chaos
+
+MESH = ["--mesh", "data:2 model:1"]
+WAYS = ["removed", "truncated", "flipped", "of another run"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of two processes, and another one, which differs by its seed alone."""
+    folder = tmp_path_factory.mktemp("damage")
+    text = write_text(folder / "text")
+    whole_run(text, folder / "run", 8, 2, MESH)
+    whole_run(text, folder / "other", 8, 2, [*MESH, "--seed", "7"])
+    return folder
+
+
+def files_of(run):
+    """Returns the files of the last checkpoint."""
+    newest = max(run.glob("checkpoints/*-step-8"))
+    return sorted(path for path in newest.rglob("*") if path.is_file())
+
+
+def like(path, run):
+    """Returns the file of another run in the place of one; some names are drawn."""
+    others = [
+        other for other in files_of(run) if (other.parent.name, len(other.name)) == (path.parent.name, len(path.name))
+    ]
+    same = [other for other in others if other.parts[-3:] == path.parts[-3:]]
+    return (same or others)[0]
+
+
+def damage(path, how, other):
+    data = path.read_bytes()
+    place = random.Random(SEED).randrange(len(data))
+    if how == "removed":
+        path.unlink()
+    elif how == "truncated":
+        path.write_bytes(data[:place])
+    elif how == "flipped":
+        path.write_bytes(data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :])
+    else:
+        shutil.copy(other, path)
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_damage_of_any_file_is_named(tmp_path, folder, how):
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    reader = Run(run_config(run), read_only=True)
+    expected = final_state(folder / "run")
+    names = []
+    for path in files_of(run):
+        data = path.read_bytes()
+        damage(path, how, like(path, folder / "other"))
+        with pytest.raises(Damaged) as error:
+            reader.restored()
+        assert path.relative_to(run / "checkpoints").as_posix() in str(error.value), how
+        path.write_bytes(data)
+        names.append(path.name)
+    print(f"{how}: {len(names)} files")
+    assert len(names) >= 4 and final_state(run) == expected
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_all_processes_name_it_and_nothing_is_trained(tmp_path, folder, how):
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    victim = random.Random(SEED + WAYS.index(how)).choice(files_of(run))
+    damage(victim, how, like(victim, folder / "other"))
+    with launched(2, arguments(folder / "text" / "*.txt", run, 16, *MESH)) as processes:
+        status, _ = processes.finish()
+    assert status == 1 and processes.said.count("meshax: the checkpoint of step 8 is damaged.\n") >= 1, processes.said
+    assert f"{victim.relative_to(run / 'checkpoints').as_posix()}: " in processes.said
+    assert last_step(run) == 8
+
+
+def test_the_one_before_is_taken_if_it_may_be(tmp_path, folder):
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    damage(files_of(run)[-1], "flipped", None)
+    options = [*MESH, "--on-damage", "previous"]
+    with launched(2, arguments(folder / "text" / "*.txt", run, 8, *options)) as processes:
+        assert processes.finish()[0] == 0, processes.said
+    assert "THE RUN GOES BACK to step 4, the last that is whole" in processes.said
+    assert final_state(run) == final_state(folder / "run") and losses(run) == losses(folder / "run")
+    check_positions(run)
