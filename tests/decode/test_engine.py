@@ -20,7 +20,7 @@ LAYOUTS = {
     "none": ("x:1", "", 3),
     "one slot": ("x:1", "", 1),
     "batch": ("data:4", "batch:data", 4),
-    "heads": ("data:2 model:4", f"batch:data {HEADS}", 3),
+    "heads": ("data:2 model:4", f"batch:data {HEADS}", 5),
     "uneven": ("model:3", HEADS, 5),
     "memory": ("data:2 model:4", "batch:data memory:model vocab:model", 2),
     "width": ("model:2 more:2", "d_model:model vocab:more", 3),

@@ -2,7 +2,7 @@
 
 A prompt is read whole (`prefill`) into a free slot. Then all slots go on together, a chunk of tokens in one program; a
 text that ends frees its slot at the end of the chunk for the next prompt. There are few programs: one for each size of
-prompts (powers of two), and one for each number of pages that a step reads, likewise.
+prompts (powers of two), and one for each of a few numbers of pages that a step reads.
 
 The next chunk is queued behind the one that runs before anybody has looked at it: the devices go on while Python reads,
 cuts and tells. What a text has no use for is thrown away, so nothing that is written depends on it. Only where a text

@@ -8,14 +8,18 @@ from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
-from ..dim import Dim, Dims
+from ..compat import Array
+from ..dim import Dim, Dims, without
 from ..errors import ArgumentError
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
 from ..models.contract import Model, shape_of
 from ..ops import broadcast, gather, where
+from ..ops.operands import compute
 from ..program import Program, put, spmd
 from ..tensors import Tensor, is_tensor, tensor
 from .requests import Request
@@ -23,6 +27,7 @@ from .rereading import caching
 from .slots import power_of_two
 
 _SMALLEST_BUCKET = 16
+_COARSE = 8  # pages: above, three quarters of a power of two have a program too
 _NOT_OF_A_STEP = ("length", "positions")  # a step has one token of each text: there is nothing to split
 
 
@@ -130,7 +135,16 @@ class Room:
 
     def pages(self, reach: int) -> int:
         """Returns how many pages a program reads where no text has more tokens than this: few numbers, few programs."""
-        return power_of_two(-(-reach // self.page))
+        used, every = (-(-count // self.page) for count in (reach, self.places))
+        size = power_of_two(used)
+        if size >= _COARSE and used <= size * 3 // 4:
+            size = size * 3 // 4
+        return min(size, every)
+
+    @property
+    def page_counts(self) -> list[int]:
+        """All numbers of pages that programs read."""
+        return sorted({self.pages(reach) for reach in range(1, self.places + 1, self.page)})
 
     def _narrowed(self, model: Any) -> Any:
         """Returns the model stored as narrow as it is computed with; the same arrays, if they are already."""
@@ -151,11 +165,35 @@ class Room:
         room = model.empty_cache((tokens.dim("batch"),), self.places, self.page, *self._source_room())
         fresh = model.prefill(tokens, lengths, room, *sources)
 
-        def insert(old: Tensor, new: Tensor) -> Tensor:
-            rows = gather(new.rename(batch="prompts"), taken, "prompts")
-            return where(taken >= 0, broadcast(rows, old.dims), old)
+        few = tokens.dim("batch").size
+        insert = _put_rows if 2 * few <= self.slots[0].size else _replaced
+        return jax.tree.map(lambda old, new: insert(old, new, taken), cache, fresh, is_leaf=is_tensor)
 
-        return jax.tree.map(insert, cache, fresh, is_leaf=is_tensor)
+
+def _replaced(old: Tensor, new: Tensor, taken: Tensor) -> Tensor:
+    """Returns slots with what is new in some of them: all are written."""
+    rows = gather(new.rename(batch="prompts"), taken, "prompts")
+    return where(taken >= 0, broadcast(rows, old.dims), old)
+
+
+def _put_rows(old: Tensor, new: Tensor, taken: Tensor) -> Tensor:
+    """Returns the same, but only those few are written: a cache of many long texts is not read and written for one."""
+    batch = old.dim("batch")
+    position = old.dims.index(batch)
+    prompts = Dim("prompts", new.dim("batch").size)
+    rows = broadcast(new.rename(batch=prompts.name), (prompts, *without(old.dims, (batch,))))
+
+    def put(old: Array, rows: Array, taken: Array) -> Array:
+        for number in range(prompts.size):
+            row = jnp.expand_dims(rows[number], position)
+            is_here = taken == number  # of a split batch, at most one processor has the slot
+            start = [0] * old.ndim
+            start[position] = jnp.argmax(is_here)
+            before = lax.dynamic_slice(old, start, row.shape)
+            old = lax.dynamic_update_slice(old, jnp.where(jnp.any(is_here), row, before), start)
+        return old
+
+    return Tensor(compute(put, [old, rows, taken]), old.dims)
 
 
 def _padded(batch: Dim, name: str, texts: Sequence[Sequence[int]], least: int, most: int) -> tuple[Tensor, Tensor]:

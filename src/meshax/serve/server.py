@@ -123,7 +123,7 @@ def warm_up(engine: Engine, everything: bool) -> None:
     if everything:
         doubled = [2**i for i in range(room.places.bit_length())]
         lengths |= {size + 1 for size in doubled} | {room.places - 1}  # the longest prompt of each program that reads
-        lengths |= {size * room.page + 2 - chunk for size in doubled}  # the shortest text of each that writes
+        lengths |= {size * room.page + 2 - chunk for size in room.page_counts}  # the shortest text of each that writes
     for length in sorted(length for length in lengths if 1 <= length < max(room.places, 2)):
         tokens = min(chunk, room.places - length)
         list(engine.generate([Request((0,) * length, tokens, temperature=1.0, seed=1)]))
