@@ -187,7 +187,7 @@ def _put_rows(old: Tensor, new: Tensor, taken: Tensor) -> Tensor:
         for number in range(prompts.size):
             row = jnp.expand_dims(rows[number], position)
             is_here = taken == number  # of a split batch, at most one processor has the slot
-            start = [0] * old.ndim
+            start: list[Any] = [0] * old.ndim
             start[position] = jnp.argmax(is_here)
             before = lax.dynamic_slice(old, start, row.shape)
             old = lax.dynamic_update_slice(old, jnp.where(jnp.any(is_here), row, before), start)
