@@ -1,0 +1,50 @@
+"""Draws the figure of docs/giant_images.md: small lesions against resolution, and memory against processors."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+
+import matplotlib.pyplot as plt  # noqa: E402
+
+MEMORY = {"v3": 16e9, "v5p": 95e9}  # of a core of TPU v3, and of a chip of TPU v5p
+COLOURS = {"small": "#c0392b", "lesions": "#e59866", "liver": "#2471a3", "v3": "#6c3483", "v5p": "#1e8449"}
+NAMES = {"small": "small lesions", "lesions": "all lesions", "liver": "the liver"}
+
+
+def draw(result: dict[str, Any], memory: dict[str, Any], path: Path) -> None:
+    """Draws both halves.
+
+    Args:
+        result: of `lesions.py train`.
+        memory: of `lesions.py plan`.
+        path: of the picture.
+    """
+    plt.rcParams.update({"svg.hashsalt": "lesions", "font.size": 10})
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    rows = sorted(result["rows"], key=lambda row: row["size"])
+    sizes = [row["size"] for row in rows]
+    for name, label in NAMES.items():
+        left.plot(sizes, [row[name] for row in rows], "o-", color=COLOURS[name], label=label)
+    left.set_xscale("log", base=2)
+    left.set_xticks(sizes, [str(size) for size in sizes])
+    left.set(xlabel="voxels a side that the network sees", ylabel="Dice at the finest resolution", ylim=(0, 1))
+    left.set_title("What is lost when a volume is shrunk")
+    left.legend(loc="lower right")
+    for kind, limit in MEMORY.items():
+        own = [row for row in memory["rows"] if row["kind"] == kind]
+        counts = [row["processors"] for row in own]
+        right.plot(counts, [row["bytes"] / 1e9 for row in own], "o-", color=COLOURS[kind], label=f"TPU {kind}")
+        right.axhline(limit / 1e9, color=COLOURS[kind], linestyle="--", linewidth=1)
+        right.annotate(f"a TPU {kind} has {limit / 1e9:.0f} GB", (counts[-1], limit / 1e9), ha="right", va="bottom",
+                       fontsize=8, color=COLOURS[kind])  # fmt: skip
+    right.set_xscale("log", base=2)
+    right.set_yscale("log")
+    right.set_xticks(counts, [str(count) for count in counts])
+    right.set(xlabel="processors that share one volume", ylabel="GB on a processor")
+    right.set_title(memory["title"])
+    right.legend(loc="lower left")
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
