@@ -41,9 +41,9 @@ def test_a_run_says_and_writes(trained):
     assert "batch   2 x 12 x 12 x 12 = 3,456 voxels a step" in said
     result = json.loads((run.directory / "result.json").read_text())
     assert (result["cases"], result["held_out_cases"], result["voxels"]) == (5, 12, 12 * 12**3)
-    assert {"dice_1", "dice_2"} <= set(result)
+    assert {"dice_liver", "dice_lesion"} <= set(result)
     rows = read_metrics(run.directory / "metrics.jsonl")
-    assert [row["step"] for row in rows if "dice_1" in row] == [2, 4]
+    assert [row["step"] for row in rows if "dice_liver" in row] == [2, 4]
 
 
 def test_a_run_draws_slices(trained):
@@ -59,7 +59,7 @@ def test_a_run_is_evaluated_again(trained):
     looking = Run(run_config(run.directory), QUIET, read_only=True)
     again = looking.evaluate(looking.restored()[0].model)
     expected = json.loads((run.directory / "result.json").read_text())
-    assert again.metrics["dice_1"] == pytest.approx(expected["dice_1"], abs=1e-6)
+    assert again.metrics["dice_liver"] == pytest.approx(expected["dice_liver"], abs=1e-6)
 
 
 @pytest.mark.exhaustive

@@ -59,9 +59,9 @@ MISTAKES = {
     ),
     "no cases": (
         ArgumentError,
-        lambda: DataOptions(cases=0).check(),
+        lambda: DataOptions(cases=-1).check(),
         """
-        data.cases is 0.
+        data.cases is -1.
           fix: give a number, 1 or more.
         """,
     ),

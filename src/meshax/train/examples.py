@@ -18,6 +18,7 @@ from ..tensors import Tensor
 from .config import TrainConfig
 from .corpus import TextExamples
 from .evaluation import Evaluation
+from .image_examples import ImageExamples
 from .masked_text import MaskedText
 from .pair_examples import PairExamples
 from .text_options import TextOptions
@@ -114,6 +115,7 @@ KINDS: dict[str, type[Examples]] = {
     "masked tokens": MaskedText,
     "pairs": PairExamples,
     "volumes": VolumeExamples,
+    "images": ImageExamples,
 }
 
 

@@ -14,12 +14,14 @@ _OTHERS = {
     "tokens": (*_PAIRS, *_VOLUMES),
     "pairs": (*_TEXT, *_VOLUMES),
     "volumes": (*_TEXT, *_PAIRS, "validation", "vocabulary", "tokenizer"),
+    "images": (*_TEXT, *_PAIRS, "validation", "vocabulary", "tokenizer", "window"),
 }
-_NAMES = {"tokens": "text", "pairs": "pairs of texts", "volumes": "volumes"}
+_NAMES = {"tokens": "text", "pairs": "pairs of texts", "volumes": "volumes", "images": "images"}
 _INSTEAD = {
     "tokens": "give data.text=, or choose a model that translates.",
     "pairs": "leave it out; pairs are data.source= and data.target=, or data.pairs=.",
     "volumes": "leave it out; volumes are data.images= and data.labels=.",
+    "images": "leave it out; images are data.images= and data.labels=.",
 }
 
 

@@ -20,6 +20,7 @@ from .slices import draw_slices, slices_of_batch
 from .volume_options import VolumeFiles
 
 _HELD_OUT = range(1_000_000, 1_000_012)  # numbers of synthetic cases that no run learns from
+_MADE = 400  # synthetic cases to train on, where nothing says how many
 _SEEN = 4  # examples in a picture
 
 
@@ -57,7 +58,7 @@ class VolumeExamples:
                 rule=f"they have 1 channel, and {', '.join(map(str, SYNTHETIC))} classes.",
                 fix="give data.images= and data.labels=, or choose other fields of the model.",
             )
-        numbers = range(data.cases), _HELD_OUT
+        numbers = range(data.cases or _MADE), _HELD_OUT
         return cls._with(config, *(SyntheticCases(0, some, shape, num_classes) for some in numbers))
 
     @classmethod
@@ -70,8 +71,8 @@ class VolumeExamples:
     @classmethod
     def _with(cls, config: TrainConfig, train: Cases, held_out: Cases) -> "VolumeExamples":
         shape, num_channels, num_classes = _wanted(config)
-        numbers = tuple(f"class {number}" for number in range(num_classes))
-        names = numbers if isinstance(train, FileCases) else CLASS_NAMES[num_classes]
+        model: Any = config.model()
+        names = model.named_classes() if isinstance(train, FileCases) else CLASS_NAMES[num_classes]
         low, high = config.data.window
         changes = () if config.data.augment == ("none",) else config.data.augment
         return cls(train, held_out, shape, num_channels, names, (low, high), changes)

@@ -11,8 +11,10 @@ CHANGES = ("flips", "rotations", "intensity", "noise", "crops")
 class VolumeFiles:
     """Other volumes to evaluate on."""
 
-    images: tuple[str, ...] = ()  # to segment: files or globs, .npy, .zarr, .nii or .nii.gz
-    labels: tuple[str, ...] = ()  # the classes of their voxels: sorted by name, the first are those of the first image
+    # to segment: files or globs, .npy, .zarr, .nii or .nii.gz; to tell images apart: one .npy, [image, x, y, channel]
+    images: tuple[str, ...] = ()
+    # the classes of their voxels: sorted by name, the first are those of the first image; of images: one .npy, [image]
+    labels: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Raises if images have no labels."""
@@ -32,8 +34,10 @@ class VolumeOptions(VolumeFiles):
     validation_labels: tuple[str, ...] = ()  # the classes of their voxels
     # the intensities that become -1 and 1, where it matters: of CT, soft tissue in Hounsfield units
     window: tuple[float, ...] = (-160.0, 240.0)
-    augment: tuple[str, ...] = CHANGES  # what is changed at random in volumes: any of these, or nothing: none
-    cases: int = 400  # without images: how many synthetic volumes to make
+    # what is changed at random in volumes: flips, rotations, intensity, noise, crops, or nothing: none. Flips and
+    # rotations are for what has no sides: a liver is on the right
+    augment: tuple[str, ...] = ("intensity", "noise", "crops")
+    cases: int = 0  # without images: how many to make by rules; 0: 400 volumes, or 8,000 images
 
     def check(self) -> None:
         """Raises if these cannot be volumes."""
@@ -47,5 +51,5 @@ class VolumeOptions(VolumeFiles):
                 f"data.window is {' '.join(f'{number:g}' for number in self.window)}.",
                 fix="give two intensities, the lower one first.",
             )
-        if self.cases < 1:
+        if self.cases < 0:
             raise ArgumentError(f"data.cases is {self.cases}.", fix="give a number, 1 or more.")

@@ -36,7 +36,7 @@ class UNetConfig:
     glossary: ClassVar[Mapping[str, str]] = Dim.declare(GLOSSARY | _VOLUME)
     batch_kind: ClassVar[str] = "volumes"
     may_change: ClassVar[tuple[str, ...]] = (
-        *("dtype", "keep", "dropout", "dice_part", "class_weights", "norm_momentum"),
+        *("dtype", "keep", "dropout", "dice_part", "class_weights", "class_names", "norm_momentum"),
     )
 
     sides: int = 3  # 2 for images, 3 for volumes
@@ -46,6 +46,8 @@ class UNetConfig:
     convs: int = 2  # convolutions of a level, on the way down and on the way up
     kernel: int = 3  # taps of a convolution along each side
     classes: int = 3  # what is told apart: 0 is the background
+    # what classes are called in metrics and pictures; without a name for each, they are numbered
+    class_names: str = "background liver lesion"
     leak: float = 0.1  # what is left of negative numbers
     dropout: float = 0.5  # of the features of a level, while training
     dice_part: float = 0.2  # of the loss; the rest is the weighted cross entropy
@@ -70,6 +72,11 @@ class UNetConfig:
         """Makes a model, the same under every layout."""
         return UNet.init(key, self)
 
+    def named_classes(self) -> tuple[str, ...]:
+        """Returns what the classes are called, or their numbers."""
+        names = tuple(self.class_names.split())
+        return names if len(names) == self.classes else tuple(map(str, range(self.classes)))
+
     def sizes(self) -> dict[str, int]:
         """Returns the sizes of the dims of the parameters, by name: the largest, where levels differ."""
         widest = self.filters * 2 ** (self.levels - 1)
@@ -92,9 +99,9 @@ class UNetConfig:
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """Returns how much of each class overlaps with the truth (Dice), the last class first."""
         figures = {}
-        for number in range(self.classes - 1, 0, -1):
+        for number, name in reversed(list(enumerate(self.named_classes()))[1:]):
             if (each := means.get(f"each_{number}")) is not None:
-                figures[f"dice_{number}"] = 2 * means[f"both_{number}"] / each if each else 1.0
+                figures[f"dice_{name}"] = 2 * means[f"both_{number}"] / each if each else 1.0
         return figures
 
 
