@@ -33,7 +33,7 @@ from meshax.train.step import compiler_options, init_state, make_train_step
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import images_by_hand as by_hand  # noqa: E402
+import images_by_hand as by_hand
 
 RESULTS = Path(__file__).parent / "results"
 RATE, LIMIT = 1e-3, 1.0
@@ -148,7 +148,8 @@ def measure(network: Network, turns: int) -> dict[str, Any]:
     device = jax.devices()[0]
     return {
         "network": network.name, "batch": network.shown, "parameters": parameter_count(network.config),
-        "dtype": network.config.dtype, "keep": network.config.keep, "device": device.device_kind, "jax": jax.__version__,
+        "dtype": network.config.dtype, "keep": network.config.keep,
+        "device": device.device_kind, "jax": jax.__version__,
         "turns_ms": times, "losses": {"meshax": losses[0], "jax": losses[1]},
         "compile_s": {"meshax": compile_ours, "jax": compile_theirs},
     }  # fmt: skip
@@ -182,10 +183,11 @@ def page(lines: Iterable[dict[str, Any]]) -> str:
     return "\n\n".join([
         "# Networks of images on one GPU",
         fill(
-            f"One run, {first['device']}, jax {first['jax']}: training steps in {first['dtype']} of our networks and of "
-            "the same written by hand in JAX (`benchmarks/images_by_hand.py`), with AdamW, clipped gradients and running "
-            "statistics. Both begin with the same parameters; the losses after four steps stand beside each other. The "
-            f"programs take turns in one process; the medians of {turns} turns, which differ by {spread:.0%} at most."
+            f"One run, {first['device']}, jax {first['jax']}: training steps in {first['dtype']} of our networks and "
+            "of the same written by hand in JAX (`benchmarks/images_by_hand.py`), with AdamW, clipped gradients and "
+            "running statistics. Both begin with the same parameters; the losses after four steps stand beside each "
+            f"other. The programs take turns in one process; the medians of {turns} turns, which differ by "
+            f"{spread:.0%} at most."
         ),
         "    python benchmarks/images.py measure LINES.jsonl\n    python benchmarks/images.py page LINES.jsonl",
         "\n".join([

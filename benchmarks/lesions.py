@@ -5,9 +5,9 @@
     python benchmarks/lesions.py draw RESULT.json MEMORY.json  draws docs/lesions.svg
 
 `train` trains one U-Net for each resolution on the same synthetic cases, with equally many steps, and lets it label
-cases that it has not seen. Every prediction is enlarged to the finest resolution and compared with the truth there: that
-is where a lesion is, whatever a network was shown. Scores are of small lesions (cases from which larger ones are left
-out), of all lesions, and of the liver.
+cases that it has not seen. Every prediction is enlarged to the finest resolution and compared with the truth there:
+that is where a lesion is, whatever a network was shown. Scores are of small lesions (cases from which larger ones are
+left out), of all lesions, and of the liver.
 """
 
 import argparse

@@ -7,7 +7,7 @@ import matplotlib
 
 matplotlib.use("svg")
 
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
 
 MEMORY = {"v3": 16e9, "v5p": 95e9}  # of a core of TPU v3, and of a chip of TPU v5p
 COLOURS = {"small": "#c0392b", "lesions": "#e59866", "liver": "#2471a3", "v3": "#6c3483", "v5p": "#1e8449"}

@@ -1,5 +1,6 @@
 """The programs that ours are measured beside compute the same, and a step sends the least there is."""
 
+import dataclasses
 import importlib.util
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import meshax as mx
 from meshax.bench import plain_jax
+from meshax.data.synthetic_ct import LESION, draw_case
 from meshax.models.decoder import DecoderConfig
 from meshax.optim import Adafactor, clipped
 from meshax.train.step import init_state, make_train_step
@@ -121,3 +123,43 @@ def test_perplexity_against_parameters(tmp_path):
         scaling.draw(lines, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", range(3))
+def test_networks_of_images_by_hand_train_as_ours(number):
+    """`measure` raises unless the losses of four steps agree; in float32 they do to more digits."""
+    images = load("images")
+    small = images.SMALL[number]
+    exact = dataclasses.replace(small, config=dataclasses.replace(small.config, dtype="float32"))
+    line = images.measure(exact, turns=1)
+    np.testing.assert_allclose(line["losses"]["meshax"], line["losses"]["jax"], rtol=2e-3)
+    assert line["losses"]["meshax"][-1] < line["losses"]["meshax"][0]
+
+
+def test_the_page_of_images_is_made_of_lines():
+    images = load("images")
+    line = {
+        "network": "3-D U-Net", "batch": "1 x 128 x 128 x 128", "parameters": 5_600_000, "dtype": "bfloat16",
+        "keep": "nothing", "device": "a GPU", "jax": "0.1", "turns_ms": {"meshax": [50.0, 52.0, 51.0], "jax": [51.0]},
+        "losses": {"meshax": [2.0, 1.0], "jax": [2.0, 1.01]}, "compile_s": {"meshax": 20.4, "jax": 10.0},
+    }  # fmt: skip
+    older = {**line, "turns_ms": {"meshax": [9.0], "jax": [9.0]}}
+    page = images.page([older, line])
+    sizes, figures = "| 3-D U-Net | 5.6 M | 1 x 128 x 128 x 128 |", "51.00 ms | 51.00 ms | 100.0% | 1.0000 and 1.0100 |"
+    assert f"{sizes} {figures} 20 s and 10 s |" in page and "9.00 ms" not in page
+
+
+def test_lesions_are_scored_where_they_are():
+    lesions = load("lesions")
+    case = next(draw_case(0, number) for number in range(9) if len(radii(draw_case(0, number))) > 3)
+    small = lesions.only_small(case)
+    assert radii(small) == [radius for radius in radii(case) if radius < lesions.SMALL_RADIUS]
+    assert 0 < len(radii(small)) < len(radii(case)) and len(small.shapes) < len(case.shapes)
+    said, truth = np.array([2, 2, 1, 0]), np.array([2, 0, 2, 0])
+    assert lesions.overlap(said, truth, 2) == pytest.approx(0.5)
+    assert lesions.overlap(said, truth, 1) == 0 and lesions.overlap(truth, truth, 7) == 1
+
+
+def radii(case):
+    return [max(shape.radii) for shape in case.shapes if shape.label == LESION]

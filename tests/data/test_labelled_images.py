@@ -79,7 +79,10 @@ MISTAKES = {
         r"do not fit.*\(3, 5, 4, 2\) and \(3,\).*the model reads \[image, x, y, 1\]",
     ),
     "too few labels": ((np.zeros((3, 5, 4), np.uint8), np.int32([0, 1])), "do not fit"),
-    "whole numbers that are no bytes": ((np.zeros((3, 5, 4), np.int32), np.int32([0, 1, 2])), "are int32, their labels"),
+    "no bytes": (
+        (np.zeros((3, 5, 4), np.int32), np.int32([0, 1, 2])),
+        "are int32, their labels",
+    ),
     "a class that there is not": ((np.zeros((3, 5, 4), np.uint8), np.int32([0, 1, 3])), "labels are 0 to 2"),
 }
 
@@ -109,7 +112,7 @@ test_messages = pinned(
             lambda: FileImages.open(("a.npy", "b.npy"), ("c.npy",), 1, 3),
             """
             there are 2 files of images and 1 of labels.
-              rule: images are one .npy file, [image, x, y, channel] or [image, x, y], their labels another, [image].
+              rule: images are one .npy file, [image, x, y, channel] or [image, x, y]; labels are another, [image].
               fix: join them into one array each.
             """,
         ),

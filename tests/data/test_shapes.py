@@ -24,7 +24,7 @@ def test_it_is_the_same_at_any_resolution(number):
     """Noise apart: means over 16 x 16 parts."""
     images = (make_image(0, number, (size, size), 1)[0] for size in (64, 128))
     coarse, fine = (image.reshape(16, len(image) // 16, 16, -1).mean((1, 3)) for image in images)
-    assert np.corrcoef(coarse.ravel(), fine.ravel())[0, 1] > 0.97
+    assert np.corrcoef(coarse.ravel(), fine.ravel())[0, 1] > 0.9
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -12,6 +12,7 @@ from rich.console import Console
 from meshax.data.synthetic_ct import draw_case, make_block
 from meshax.errors import ArgumentError, DataError, TrainingError
 from meshax.interrupts import Stopped
+from meshax.train.config import TrainConfig
 from meshax.train.loop import Run, run_config
 from meshax.train.metrics import read_metrics
 from meshax.train.options import DataOptions
@@ -93,6 +94,13 @@ def test_a_layout_changes_no_loss(trained, tmp_path, layout):
     run = Run(small_unet(tmp_path, mesh=LAYOUTS[layout], layout=layout), QUIET)
     run.train()
     np.testing.assert_allclose(losses(run), losses(trained[0]), rtol=2e-4)
+
+
+@pytest.mark.exhaustive
+def test_the_preset_finds_the_liver(tmp_path):
+    """`meshax train --preset unet-tiny`, as docs/giant_images.md has it: a few minutes on two cores."""
+    result = Run(TrainConfig(preset="unet-tiny", out=str(tmp_path / "run")), QUIET).train()
+    assert result.metrics["dice_liver"] > 0.85
 
 
 def write_volumes(folder, count=3, size=(15, 12, 13)):

@@ -78,7 +78,7 @@ class FileImages:
         if len(images) != 1 or len(labels) != 1:
             raise DataError(
                 f"there are {len(images)} files of images and {len(labels)} of labels.",
-                rule="images are one .npy file, [image, x, y, channel] or [image, x, y], their labels another, [image].",
+                rule="images are one .npy file, [image, x, y, channel] or [image, x, y]; labels are another, [image].",
                 fix="join them into one array each.",
             )
         opened = cls(Path(images[0]).expanduser(), Path(labels[0]).expanduser(), num_channels, num_classes)
@@ -206,6 +206,11 @@ class ImageBatches(Iterator[Batch]):
         change = draw((self._seed, 1, number), self._changes, self._images.size, self._shape)
         return _read(self._images, int(self._order[1][place]), change, self._shape)
 
+    @property
+    def position(self) -> int:
+        """How many batches were read, in all starts of a run together."""
+        return self._step
+
     def state(self) -> dict[str, Any]:
         """Returns what `restore` needs to continue here, for JSON: the same in every process."""
         return {**self._identity, "position": self._step}
@@ -230,9 +235,10 @@ def in_order(images: Images, shape: tuple[int, int], batch: int, rows: Sequence[
     for first in range(0, len(images), batch):
         numbers = [first + row for row in rows]
         examples = [_read(images, min(number, len(images) - 1), unchanged(room), shape) for number in numbers]
-        yield _stacked(examples) | {"weights": np.float32([number < len(images) for number in numbers])}
+        yield _stacked(examples) | {"weights": np.array([number < len(images) for number in numbers], np.float32)}
 
 
 def _stacked(examples: Sequence[tuple[np.ndarray, int]]) -> Batch:
     images, labels = zip(*examples, strict=True)
-    return {"image": np.stack(images), "labels": np.int32(labels), "weights": np.ones(len(labels), np.float32)}
+    weights = np.ones(len(labels), np.float32)
+    return {"image": np.stack(images), "labels": np.array(labels, np.int32), "weights": weights}

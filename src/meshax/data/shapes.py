@@ -1,7 +1,7 @@
 """Images of one shape each, made by rules: something to tell apart without a download.
 
-An image is drawn from a seed and a number: a shape of any place, size, turn and colour, on another colour that changes
-across the image, with noise. It is the same shape at any resolution.
+An image is drawn from a seed and a number: a bright shape of any place, size, turn and colour, on a darker colour that
+changes across the image, with noise. It is the same shape at any resolution.
 """
 
 import math
@@ -59,11 +59,9 @@ def make_image(seed: int, number: int, shape: tuple[int, int], num_channels: int
     """
     rng = np.random.default_rng([seed, number])
     label = int(rng.integers(len(SHAPES)))
-    place, radius, turn = rng.uniform(-0.35, 0.35, 2), rng.uniform(0.35, 0.6), rng.uniform(0, 2 * math.pi)
-    behind, slope = rng.uniform(-0.7, 0.7, num_channels), rng.uniform(-0.2, 0.2, (2, num_channels))
-    # Another colour than the one behind, by 0.5 at least in each channel.
-    colour = np.where(behind > 0, behind - rng.uniform(0.5, 1, num_channels), behind + rng.uniform(0.5, 1, num_channels))
-    noise = rng.uniform(0.02, 0.15)
+    place, radius, turn = rng.uniform(-0.3, 0.3, 2), rng.uniform(0.45, 0.7), rng.uniform(0, 2 * math.pi)
+    behind, slope = rng.uniform(-1, 0, num_channels), rng.uniform(-0.15, 0.15, (2, num_channels))
+    colour, noise = behind + rng.uniform(0.6, 1.2, num_channels), rng.uniform(0.02, 0.1)
     x, y = np.meshgrid(*((np.arange(size) + 0.5) / size * 2 - 1 for size in shape), indexing="ij")
     cos, sin = math.cos(turn) / radius, math.sin(turn) / radius
     u, v = (x - place[0]) * cos - (y - place[1]) * sin, (x - place[0]) * sin + (y - place[1]) * cos
