@@ -30,6 +30,7 @@ def load(name):
 wire = load("wire")
 
 
+@pytest.mark.exhaustive
 def test_the_model_by_hand_trains_as_ours():
     config = DecoderConfig(
         d_model=128, heads=4, d_kv=16, d_ff=256, layers=2, vocab=256, dtype="float32", keep="everything"

@@ -250,29 +250,29 @@ def test_from_text_to_text(tmp_path, capsys, monkeypatch):
     assert [result["prompt"] for result in texts] == ["the cat", "a"]
     (output,) = texts[0]["outputs"]
     assert len(output["tokens"]) <= 5 and output["score"] < 0
-    assert main(["generate", "--run", run, "--prompt", "the cat", "--tokens", "5"]) == 0  # as it comes
+    alone = ["--run", run, "--mesh", "x:1", "--layout", "none"]
+    assert main(["generate", *alone, "--prompt", "the cat", "--tokens", "5"]) == 0  # as it comes
     assert capsys.readouterr().out == "the cat" + output["text"].rstrip("\n") + "\n"
     stop = output["text"].rstrip("\n")[2:5]
-    assert main(["generate", "--run", run, "--prompt", "the cat", "--tokens", "5", "--stop", stop, "never"]) == 0
+    assert main(["generate", *alone, "--prompt", "the cat", "--tokens", "5", "--stop", stop, "never"]) == 0
     assert capsys.readouterr().out == ("the cat" + output["text"].partition(stop)[0]).rstrip("\n") + "\n"
 
     (tmp_path / "prompts").write_text("a\nthe cat\n")
-    options = ["--prompts", str(tmp_path / "prompts"), "--tokens", "5", "--mesh", "x:1", "--layout", "none"]
-    again = answer(capsys, "generate", "--run", run, *options)["results"]
+    again = answer(capsys, "generate", *alone, "--prompts", str(tmp_path / "prompts"), "--tokens", "5")["results"]
     pairs = [[(result["prompt"], result["outputs"][0]["text"]) for result in one] for one in (again, texts[::-1])]
     assert pairs[0] == pairs[1]
 
-    options = ["--prompt", "the cat", "a", "--tokens", "5", "--beam", "3", "--nbest", "2", "--mesh", "x:1"]
-    searched = answer(capsys, "generate", "--run", run, *options, "--layout", "none")["results"]
+    options = ["--prompt", "the cat", "a", "--tokens", "5", "--beam", "3", "--nbest", "2"]
+    searched = answer(capsys, "generate", *alone, *options)["results"]
     assert [len(result["outputs"]) for result in searched] == [2, 2]
     assert all(result["outputs"][0]["score"] >= result["outputs"][1]["score"] for result in searched)
 
-    (first,) = answer(capsys, "score", "--run", run, "--text", "the cat sat")["results"]
+    (first,) = answer(capsys, "score", *alone, "--text", "the cat sat")["results"]
     assert first["text"] == "the cat sat" and first["log_probability"] < 0 and len(first["tokens"]) > 1
 
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
-        assert main(["generate", "--run", run, "--prompt", "th\u00e9", "--tokens", "1"]) == 0
+        assert main(["generate", *alone, "--prompt", "th\u00e9", "--tokens", "1"]) == 0
         assert sys.stdout.buffer.getvalue().startswith(b"th\\xe9")
 
     assert main(["eval", "--run", run, "--step", "5"]) == 1
