@@ -129,7 +129,7 @@ MISTAKES = {
         DataError,
         lambda: stream().restore(stream(seed=3).state()),
         """
-        this state is of another stream of volumes.
+        this state is of another stream.
           values: seed was 3, is 0
           rule: a stream continues with the same cases, shape, batch, seed, window and changes.
           fix: make the stream as it was, or begin a new one.

@@ -20,6 +20,27 @@ from .packing import Batch, Windows
 from .pair_packing import PackedPairs
 from .tokens import TokenFile, Tokens
 
+_SAME = "text, weights, vocabulary, length, batch, seed and shuffle"
+
+
+def position_in(state: dict[str, Any], identity: dict[str, Any], same: str) -> Any:
+    """Returns the position that a state of a stream tells.
+
+    Args:
+        state: what `state` of a stream gave.
+        identity: what the stream is known by that is to continue there.
+        same: what has to be the same, in words.
+    """
+    changed = {name: value for name, value in identity.items() if state.get(name) != value}
+    if changed or "position" not in state:
+        raise DataError(
+            "this state is of another stream.",
+            values=", ".join(f"{name} was {state.get(name)!r}, is {value!r}" for name, value in changed.items()),
+            rule=f"a stream continues with the same {same}.",
+            fix="make the stream as it was, or begin a new one.",
+        )
+    return state["position"]
+
 
 class Rows(Protocol):
     """Examples of one shape, any of which can be read."""
@@ -96,15 +117,7 @@ class RowBatches(Iterator[Batch]):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continues where a stream with this state was. The number of processes may be another."""
-        changed = {name: value for name, value in self._identity.items() if state.get(name) != value}
-        if changed or "position" not in state:
-            raise DataError(
-                "this state is of another stream.",
-                values=", ".join(f"{name} was {state.get(name)!r}, is {value!r}" for name, value in changed.items()),
-                rule="a stream continues with the same text, weights, vocabulary, length, batch, seed and shuffle.",
-                fix="make the stream as it was, or begin a new one.",
-            )
-        self._batches.set_state(state["position"])
+        self._batches.set_state(position_in(state, self._identity, _SAME))
 
 
 class Batches(RowBatches):

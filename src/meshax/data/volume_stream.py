@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataError
 from .augmentation import Augmentation, draw, unchanged
 from .blocks import Block, sizes_of, slices_of
+from .stream import position_in
 from .volumes import Cases
 
 DTYPES = {"image": np.dtype(np.float32), "labels": np.dtype(np.int32), "weights": np.dtype(np.float32)}
@@ -167,15 +167,8 @@ class VolumeBatches(Iterator[dict[str, LazyArray]]):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continues where a stream with this state was. The number of processes may be another."""
-        changed = {name: value for name, value in self._identity.items() if state.get(name) != value}
-        if changed or "position" not in state:
-            raise DataError(
-                "this state is of another stream of volumes.",
-                values=", ".join(f"{name} was {state.get(name)!r}, is {value!r}" for name, value in changed.items()),
-                rule="a stream continues with the same cases, shape, batch, seed, window and changes.",
-                fix="make the stream as it was, or begin a new one.",
-            )
-        self._step = int(state["position"])
+        same = "cases, shape, batch, seed, window and changes"
+        self._step = int(position_in(state, self._identity, same))
 
 
 def tiles(
