@@ -1,7 +1,7 @@
 """`meshax train` itself against its bare step: how much of the speed is left when text, logs and checkpoints come in.
 
     python benchmarks/training.py measure LINES.jsonl [--models lm-1.28b:64 lm-0.14b:256] [--seconds 230]
-    python benchmarks/training.py page LINES.jsonl      writes benchmarks/results/training_gpu.md
+    python benchmarks/training.py page LINES.jsonl      prints the tables of benchmarks/results/training_gpu.md
 
 For each model, in processes of their own and one after the other: `meshax bench step` with one document in an example,
 the same with two (`--packed`, as training has them), and `meshax train` on the source of Python's standard library,
@@ -26,17 +26,26 @@ from meshax.train.metrics import read_metrics
 
 RESULTS = Path(__file__).parent / "results"
 NOTHING_DRAWN = ("--model.dropout", "0.0", "--model.logit-jitter", "0.0")
+PROGRAMS = ("bench", "packed", "train")
 EVERY = 5  # steps between two lines of the log
 _WIDTH = 120
 
 
-def measure(path: Path, models: Sequence[str], length: int, steps: int, seconds: float, as_published: bool) -> None:
+def measure(
+    path: Path,
+    models: Sequence[str],
+    programs: Sequence[str],
+    length: int,
+    steps: int,
+    seconds: float,
+    as_published: bool,
+) -> None:
     """Measures the models one after the other, as long as there is time to begin something."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="meshax-training-") as folder, open(path, "a", encoding="utf-8") as file:
         for preset, batch in (model.split(":") for model in models):
             shape = ["--preset", preset, "--batch", batch, "--length", str(length), "--keep", "everything"]
-            for program in ("bench", "packed", "train") if not as_published else ("train",):
+            for program in programs if not as_published else ("train",):
                 if time.monotonic() - begin > seconds:
                     print(f"no time is left for {program} of {preset}", flush=True)
                     return
@@ -54,6 +63,8 @@ def bench(shape: Sequence[str], packed: bool) -> dict[str, Any]:
     """Returns what `meshax bench step` says of a step."""
     words = ["bench", "step", *shape, "--json", "--rounds", "3", "--steps", "10", *(["--packed"] if packed else [])]
     said = meshax(words, stdout=subprocess.PIPE)
+    if said.returncode:
+        sys.exit(said.returncode)
     (one,) = json.loads(said.stdout)["measurements"]
     names = ("device", "parameters", "tokens", "seconds", "rounds", "compile_seconds", "peak_bytes", "kernels")
     return {name: one[name] for name in names}
@@ -68,12 +79,12 @@ def train(shape: Sequence[str], folder: Path, steps: int, as_published: bool) ->
     words += [] if as_published else NOTHING_DRAWN
     words += ["--data.vocabulary", str(vocabulary)] if vocabulary.exists() else []
     begin = time.monotonic()
-    meshax(words, stdout=sys.stdout)
+    status = meshax(words, stdout=None).returncode
     seconds, rows = time.monotonic() - begin, read_metrics(run / "metrics.jsonl")
     if not vocabulary.exists():
         shutil.copy(run / "vocabulary.json", vocabulary)
     shutil.rmtree(run)
-    return {"steps": steps, "every": EVERY, "run_seconds": seconds, "rows": rows}
+    return {"status": status, "steps": steps, "every": EVERY, "run_seconds": seconds, "rows": rows}
 
 
 def _fifths(steps: int, count: int) -> int:
@@ -82,10 +93,10 @@ def _fifths(steps: int, count: int) -> int:
 
 
 def meshax(words: Sequence[str], stdout: Any) -> subprocess.CompletedProcess[str]:
-    """Runs a command of the command line; what it says on the way is to be seen."""
+    """Runs a command of the command line; what it says on the way is to be seen. Stopped, it says what it has."""
     done = subprocess.run([sys.executable, "-m", "meshax", *words], stdout=stdout, text=True)
     if done.returncode:
-        sys.exit(f"meshax {' '.join(words)} ended with the status {done.returncode}")
+        print(f"meshax {' '.join(words)} ended with the status {done.returncode}", flush=True)
     return done
 
 
@@ -146,6 +157,7 @@ def main() -> None:
     measuring = commands.add_parser("measure")
     measuring.add_argument("lines", type=Path)
     measuring.add_argument("--models", nargs="+", default=["lm-1.28b:64", "lm-0.14b:256"], metavar="PRESET:BATCH")
+    measuring.add_argument("--programs", nargs="+", choices=PROGRAMS, default=PROGRAMS)
     measuring.add_argument("--length", type=int, default=256)
     measuring.add_argument("--steps", type=int, default=75)
     measuring.add_argument("--seconds", type=float, default=230.0, help="begin nothing after so many")
@@ -153,7 +165,9 @@ def main() -> None:
     commands.add_parser("page").add_argument("lines", type=Path)
     asked = parser.parse_args()
     if asked.command == "measure":
-        measure(asked.lines, asked.models, asked.length, asked.steps, asked.seconds, asked.as_published)
+        asked = vars(asked)
+        asked.pop("command")
+        measure(asked.pop("lines"), **asked)
         return
     print(page(map(json.loads, asked.lines.read_text(encoding="utf-8").splitlines())))
 
