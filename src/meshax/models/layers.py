@@ -4,21 +4,26 @@ Looped over, the parameters of all layers are stacked along a dim, and the progr
 deep it is; each turn reads its slices from the stack, and the gradients of a layer are copied into one. Unrolled, each
 layer has parameters of its own and nothing is copied; the program grows with every layer. Both compute the same from
 the same weights, and a checkpoint of one is restored into the other.
+
+A turn of the loop may take several layers. Compilers hide communication behind the computation of the same turn only:
+so the parameters of the second layer may be gathered while the first is computed, in the backward pass those of the
+first while the second is. Whether a compiler does, its schedule shows (docs/design/overlap.md).
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from ..dim import Dim
+from ..dim import Dim, without
 from ..errors import ArgumentError, did_you_mean
 from ..layout import current
 from ..ops import remat, scan
 from ..ops.control import slices_along
 from ..ops.operands import compute
-from ..tensors import Tensor, is_tensor
+from ..tensors import Tensor, is_tensor, moved
 from .recomputation import KEEP
 
 LAYERS_AS = ("auto", "loop", "unrolled")
@@ -49,7 +54,12 @@ def arranged(layers: Any, layers_as: str, over: str = "layers", few: int = _FEW)
 
 
 def go_through(
-    layers: Any, x: Tensor, step: Callable[[Any, Tensor, Any], Tensor], keep: str, over: str = "layers"
+    layers: Any,
+    x: Tensor,
+    step: Callable[[Any, Tensor, Any], Tensor],
+    keep: str,
+    over: str = "layers",
+    at_once: int = 1,
 ) -> Tensor:
     """Calls `step(layer, x, number)` for one layer after the other, and returns the last result.
 
@@ -59,6 +69,7 @@ def go_through(
         step: applies a layer, which has a number.
         keep: what the backward pass keeps of each layer, by its name in `KEEP`.
         over: the dim of a stack.
+        at_once: how many layers of a stack a turn of the loop takes; the most up to that which leave none over.
     """
 
     def body(x: Tensor, numbered: Any) -> Any:
@@ -68,12 +79,39 @@ def go_through(
     recomputed = remat(body, policy=KEEP[keep])
     if not isinstance(layers, tuple):
         dim = _stack_dim(layers, over)
+        count = next(n for n in range(min(at_once, dim.size), 0, -1) if dim.size % n == 0)
+        if count > 1:
+            return _by_turns(layers, x, body, keep, dim, count)
         return scan(recomputed, x, (layers, jnp.arange(dim.size)), over=dim)[0]
     if keep == "everything" and not current().layout.params:  # and there is no gathered parameter to forget
         recomputed = body
     for number, layer in enumerate(layers):
         x, _ = recomputed(x, (layer, number))
     return x
+
+
+def _by_turns(layers: Any, x: Tensor, body: Callable[[Tensor, Any], Any], keep: str, dim: Dim, count: int) -> Tensor:
+    """Loops over a stack, so many layers in a turn."""
+    turns, within = Dim("turns", dim.size // count), Dim("in_turn", count)
+
+    def grouped(stack: Tensor) -> Tensor:
+        whole = current().placement(stack.dims, stack.role).whole((dim,))
+        array = jnp.moveaxis(moved(stack, whole), stack.dims.index(dim), 0)
+        dims = (turns, within, *without(stack.dims, (dim,)))
+        return Tensor(array.reshape(turns.size, within.size, *array.shape[1:]), dims, stack.role)
+
+    def one(place: int, x: Tensor, group: Any, number: Any) -> Any:
+        # taken out inside of the checkpoint: what goes into one is kept, and slices would be kept beside the stack
+        return body(x, (slices_along(group, within)[place], number))
+
+    def turn(x: Tensor, numbered: Any) -> Any:
+        group, numbers = numbered
+        for place in range(count):
+            x, _ = remat(functools.partial(one, place), policy=KEEP[keep])(x, group, numbers[place])
+        return x, None
+
+    numbers = jnp.arange(dim.size).reshape(turns.size, within.size)
+    return scan(turn, x, (_mapped(grouped, layers), numbers), over=turns)[0]
 
 
 def go_through_cached(

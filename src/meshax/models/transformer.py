@@ -240,7 +240,8 @@ class Transformer(eqx.Module):
         def step(layer: Layer, x: Tensor, number: Any) -> Tensor:
             return layer(x, seen, there, None if key is None else jax.random.fold_in(key, number), **beside)
 
-        return go_through(layers, x, step, self.config.keep)
+        config = self.config
+        return go_through(layers, x, step, config.keep, at_once=config.layers_at_once)
 
     def _empty(self, slots: Dims, places: int, page: int) -> Any:
         """Makes room for the keys and values of texts; where layers see only a window, for that of the window."""
