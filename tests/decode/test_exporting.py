@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax
 import pytest
@@ -11,6 +12,8 @@ import meshax as mx
 from meshax.decode import Engine, Request
 from meshax.decode.exporting import export_programs
 from meshax.models.decoder import DecoderConfig
+from meshax.models.encoder_decoder import EncoderDecoderConfig
+from meshax.models.prefix_decoder import PrefixDecoderConfig
 
 CONFIG = DecoderConfig(
     d_model=16, heads=4, kv_heads=2, d_kv=4, d_ff=24, layers=1, vocab=50, positions="rotary", dtype="float32",
@@ -61,6 +64,33 @@ def test_without_meshax_the_same_is_written(axes, layout, slots, tmp_path):
     status, out, err = run_bare(folder, *PROMPT, "--tokens", 8, processors=mesh.size)
     assert status == 0, err
     assert json.loads(out) == ours.tokens
+
+
+@pytest.mark.parametrize(
+    ("config", "axes", "layout"),
+    [
+        (EncoderDecoderConfig, "model:2", "heads:model d_ff:model vocab:model"),
+        pytest.param(PrefixDecoderConfig, "data:2 model:2", "batch:data heads:model", marks=pytest.mark.exhaustive),
+        pytest.param(EncoderDecoderConfig, "one:1", "", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_model_that_reads_sources(config, axes, layout, tmp_path):
+    """Its programs read sources of some lengths; the text begins with what the first step takes."""
+    shape = config(d_model=16, heads=2, d_kv=4, d_ff=24, layers=1, vocab=50, positions="learned", max_length=64)
+    model, mesh = replace(shape, dtype="float32").make(jax.random.key(1)), mx.Mesh(axes)
+    sizes = {"slots": 2, "places": 16, "page": 8}
+    engine = Engine(model, mesh, layout, chunk=4, source_places=12, **sizes)
+    (ours,) = engine.generate([Request((3,), 8, source=PROMPT)])
+    about = {"tokens": {"begin": 3}}
+    folder = export_programs(model, mesh, layout, tmp_path / "out", prompts=(6, 12), about=about, **sizes)
+    described = json.loads((folder / "exported.json").read_text())
+    inputs = [one["name"] for one in described["programs"]["prefill-12"]["inputs"]]
+    assert described["reads_sources"] and inputs == ["taken", "sources", "source_lengths"]
+    status, out, err = run_bare(folder, *PROMPT, "--tokens", 8, processors=mesh.size)
+    assert status == 0, err
+    assert json.loads(out) == ours.tokens
+    status, _, err = run_bare(folder, *PROMPT * 3, "--tokens", 8, processors=mesh.size)
+    assert status == 2 and "there is no program for 15 tokens, only for 12 and fewer" in err
 
 
 def test_what_is_refused(tmp_path):

@@ -11,6 +11,7 @@ from meshax.decode.planning import decode_target, usual_context
 from meshax.models.presets import preset
 from meshax.plan.explain.report import explain
 from meshax.plan.search.layout_search import search
+from meshax.tensors import is_tensor
 
 SMALL = {"d_model": 32, "heads": 8, "d_kv": 4, "d_ff": 48, "layers": 2, "vocab": 64}
 
@@ -31,6 +32,26 @@ def test_model_parallel_a_token_sends_its_activations_and_a_few_numbers(name):
         assert record.kind == "all-reduce"
         sizes[record.bytes] += record.count
     assert sizes == {2 * 3 * 32: 2 * 2 + 1, 4 * 3: 5}  # two for each layer, one for the embedding; the choice
+
+
+def test_a_model_that_reads_sources_attends_to_them_too():
+    """One all-reduce more for each layer of the decoder; the encoder is no part of a step."""
+    sent = report("wmt-0.15b", "model:8", "heads:model d_ff:model vocab:model", model=SMALL, slots=3, context=16)
+    sizes = Counter()
+    for record in sent.collectives:
+        assert record.kind == "all-reduce"
+        sizes[record.bytes] += record.count
+    assert sizes == {2 * 3 * 32: 3 * 2 + 1, 4 * 3: 5}
+    alone = report("wmt-0.15b", "one:1", "", model=SMALL, context=16)
+    deeper = report("wmt-0.15b", "one:1", "", model=SMALL | {"encoder_layers": 9}, context=16)
+    assert deeper.memory == alone.memory and deeper.seconds("h200") == alone.seconds("h200")
+
+
+@pytest.mark.parametrize("name", ["wmt-tiny", "prefix-tiny"])
+def test_half_of_the_learned_positions_are_for_sources(name):
+    kept = decode_target(name).args[1]
+    assert usual_context(preset(name).model) == 128
+    assert {leaf.dim("memory").size for leaf in jax.tree.leaves(kept.sources, is_leaf=is_tensor)} == {128}
 
 
 @pytest.mark.exhaustive
@@ -77,6 +98,10 @@ def test_what_cannot_be_written():
         decode_target("tiny", slots=0)
     with pytest.raises(mx.ArgumentError, match="the model has 256 learned positions, for 257 tokens"):
         decode_target("lm-1.28b", context=257)
+    with pytest.raises(
+        mx.ArgumentError, match=r"^'unet-tiny' writes no text\.\n  fix: choose a language model, or one"
+    ):
+        decode_target("unet-tiny")
     with pytest.raises(mx.ArgumentError, match="there is no preset 'tinny'"):
         decode_target("tinny")
 

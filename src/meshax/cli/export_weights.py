@@ -37,7 +37,8 @@ class ExportWeights(Reporting):
     slots: Annotated[int, arg(metavar="N", help="Of programs: how many texts they write at once.")] = 1
     places: Annotated[int, arg(metavar="N", help="Of programs: how many tokens a text has at most.")] = 1024
     prompts: Annotated[
-        str, arg(metavar="N,N...", help="Of programs: the lengths of prompts, with one program for each.")
+        str,
+        arg(metavar="N,N...", help="Of programs: the lengths of prompts, or of sources, with one program for each."),
     ] = "64"
     platforms: Annotated[
         str,
@@ -78,15 +79,24 @@ class ExportWeights(Reporting):
             )
         if self.dtype:
             raise UsageError("programs are exported in the dtype that they compute in.", fix="leave out --dtype.")
-        with OnTrained(run_=self.run_, step=self.step, mesh=self.mesh, layout=self.layout).restored() as run:
-            from ..decode.exporting import export_programs
+        from ..train.config import run_config
 
-            run.work.begin()
+        kind = "pairs" if run_config(self.run_).model().batch_kind == "pairs" else "tokens"
+        trained = OnTrained(run_=self.run_, step=self.step, mesh=self.mesh, layout=self.layout)
+        with trained.restored_run(kind, "name the run of a model that writes.") as (run, model, work):
+            from ..decode.exporting import export_programs
+            from ..train.pair_examples import stored_vocabularies
+            from ..train.text_record import TARGET_VOCABULARY, VOCABULARY
+
+            work.begin()
             platforms = [word for word in self.platforms.split(",") if word]
-            about = {"tokens": {"begin": run.words.begin, "end": run.words.end}}
+            read, written = stored_vocabularies(run.directory)  # one and the same, but of sources and targets
+            about = {"tokens": {"begin": written.begin, "end": written.end, "source_end": read.end}}
             export_programs(
-                run.model, run.mesh, run.layout, self.to, slots=self.slots, places=self.places,
+                model, run.mesh, run.layout, self.to, slots=self.slots, places=self.places,
                 prompts=[int(word) for word in lengths], platforms=platforms, about=about,
             )  # fmt: skip
-            run.words.save(f"{self.to}/vocabulary.json")
+            read.save(f"{self.to}/{VOCABULARY}")
+            if written is not read:
+                written.save(f"{self.to}/{TARGET_VOCABULARY}")
         self.report({"folder": self.to}, f"written: {self.to}")

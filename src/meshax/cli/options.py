@@ -118,7 +118,7 @@ class OnProgram(Reporting):
         int,
         arg(
             metavar="N",
-            help="With --decode: how many tokens they have.",
+            help="With --decode: how many tokens they have, and their sources, if there are any.",
             help_behavior_hint="(default: 1024, or as many as there are learned positions)",
         ),
     ] = 0

@@ -5,6 +5,9 @@ There are a program for each length of prompts, and one for a step:
     prefill(*weights, *cache, taken, tokens, lengths) -> cache      reads the beginnings of texts into slots
     step(*weights, *cache, token, at) -> (logits, *cache)           one more token of each text
 
+Of a model that writes a text from another, the first kind reads sources: `sources` and `source_lengths` stand in the
+place of tokens and lengths, and a text begins with the first token that a step takes.
+
 A cache begins as zeros. `exported.json` lists the arguments in their order, each with its shape, dtype, dims and how
 the mesh splits it; `run.py`, which needs nothing but JAX, shows how they are called.
 """
@@ -28,6 +31,7 @@ from ..files import write_whole
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
 from ..models.contract import CachingModel
+from ..ops import zeros
 from ..program import Program, put, spmd
 from ..tensors import Tensor, tensor
 from ..weights.names import named_leaves
@@ -62,7 +66,8 @@ def export_programs(
         slots: how many texts are written at once.
         places: how many tokens a text has at most, its prompt included.
         page: how many tokens a page of the cache holds.
-        prompts: the lengths of prompts, in tokens: there is a program for each.
+        prompts: the lengths of prompts, in tokens: there is a program for each. Of a model that reads sources, their
+            lengths; the longest is what there is room for.
         platforms: what the programs may run on: cpu, cuda, rocm or tpu; none: what the mesh is of.
         about: what else the description says.
     """
@@ -71,25 +76,27 @@ def export_programs(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         state = "not empty" if target.is_dir() else "a file"
         raise CheckpointError(f"the folder to export to is {state}.", values=str(target), fix="name another one.")
-    if getattr(model, "reads_sources", False):
-        raise ArgumentError("a model that reads sources is not exported yet.", fix="choose a language model.")
-    if wrong := [length for length in prompts if not 0 < length <= places]:
+    reads_sources = getattr(model, "reads_sources", False)
+    if wrong := [length for length in prompts if length < 1 or (length > places and not reads_sources)]:
         raise ArgumentError(
             f"a prompt of {wrong[0]} tokens does not fit.",
             values=f"{places} places",
             fix="give more places, or shorter prompts.",
         )
     batch = Dim("batch", slots)
-    room = Room(model, mesh, layout, (batch,), places, page)
+    room = Room(model, mesh, layout, (batch,), places, page, max(prompts) if reads_sources else 0)
     numbers = [tensor(np.zeros(slots, np.int32), (batch,)) for _ in range(2)]
     step = spmd(_step(room.pages(places)), mesh, room.layout_of_a_step, donate=1)
     programs: dict[str, tuple[Program[..., Any], dict[str, Tensor]]] = {
         "step": (step, dict(zip(("token", "at"), numbers, strict=True)))
     }
+    names = ("sources", "source_lengths") if reads_sources else ("tokens", "lengths")
     for length in prompts:
-        tokens = tensor(np.zeros((slots, length), np.int32), (batch, Dim("length", length)))
-        inputs = {"taken": numbers[0], "tokens": tokens, "lengths": numbers[1]}
-        programs[f"prefill-{length}"] = (spmd(room.filled, mesh, room.layout, donate=1), inputs)
+        dims = batch, Dim("source_length" if reads_sources else "length", length)
+        read = tensor(np.zeros((slots, length), np.int32), dims), numbers[1]
+        inputs = {"taken": numbers[0], **dict(zip(names, read, strict=True))}
+        fill = _with_sources(room) if reads_sources else room.filled
+        programs[f"prefill-{length}"] = (spmd(fill, mesh, room.layout, donate=1), inputs)
 
     cache, target = room.empty(), _folder(target)
     described = {}
@@ -106,6 +113,7 @@ def export_programs(
         "mesh": dict(mesh.axes),
         "slots": slots,
         "places": places,
+        "reads_sources": reads_sources,
         "vocab": room.vocab.size,
         "weights": {"file": WEIGHTS, "arrays": _described(weights)},
         "cache": _described(named_leaves(cache)),
@@ -123,6 +131,16 @@ def _step(num_pages: int) -> Any:
         return logits.astype(jnp.float32), cache
 
     return step
+
+
+def _with_sources(room: Room) -> Any:
+    """Returns the program that reads sources, whose texts have no beginning yet."""
+
+    def filled(model: Any, cache: Any, taken: Tensor, sources: Tensor, lengths: Tensor) -> Any:
+        nothing = zeros((sources.dim("batch"), Dim("length", 1)), jnp.int32)
+        return room.filled(model, cache, taken, nothing, zeros((sources.dim("batch"),), jnp.int32), sources, lengths)
+
+    return filled
 
 
 def _folder(target: Path) -> Path:

@@ -22,14 +22,16 @@ from .slots import state_of
 from .stepping import write_token
 
 _PAGE, _CONTEXT = 128, 1024
+_WRITE = ("tokens", "pairs")  # kinds of batches of models that write text
 _UNSPLIT = ("pages", "parts", "stop")  # a program reads the first pages alone; parts are of products that are joined
 
 
 def check_decode_step(name: str, model: Mapping[str, Any] = {}, slots: int = 1, context: int = 0) -> tuple[Any, int]:
     """Returns the configuration of a preset, with what is asked for instead, and the context, or raises."""
-    config: Any = with_fields(preset(name).model, {"layers_as": "unrolled", **model})
-    if config.batch_kind != "tokens":
-        raise ArgumentError(f"{name!r} is no language model.", fix="choose a preset that is.")
+    own = preset(name).model
+    if own.batch_kind not in _WRITE:
+        raise ArgumentError(f"{name!r} writes no text.", fix="choose a language model, or one that translates.")
+    config: Any = with_fields(own, {"layers_as": "unrolled", **model})
     if slots < 1 or context < 0:
         raise ArgumentError(
             "there are no such texts.", values=f"{slots} slots, {context} tokens", fix="give numbers, 1 or more."
@@ -43,8 +45,12 @@ def check_decode_step(name: str, model: Mapping[str, Any] = {}, slots: int = 1, 
 
 
 def usual_context(config: Any) -> int:
-    """Returns how many tokens a text has if nobody says: 1,024, or as many as there are learned positions."""
-    return min(_CONTEXT, config.max_length) if config.positions == "learned" else _CONTEXT
+    """Returns how many tokens a text has if nobody says: 1,024, or as many as there are learned positions.
+
+    Where there are sources too, half of the learned positions are theirs.
+    """
+    learned = config.max_length // (2 if config.batch_kind == "pairs" else 1)
+    return min(_CONTEXT, learned) if config.positions == "learned" else _CONTEXT
 
 
 def decode_target(name: str, model: Mapping[str, Any] = {}, slots: int = 1, context: int = 0) -> Target:
@@ -54,8 +60,8 @@ def decode_target(name: str, model: Mapping[str, Any] = {}, slots: int = 1, cont
         name: the preset's.
         model: fields of the model's configuration, in place of the preset's.
         slots: how many texts are written at once.
-        context: how many tokens the texts have, and the cache has room for: all of it is read; 0: 1,024, or as many
-            as the model has learned positions for.
+        context: how many tokens the texts have, and the cache has room for: all of it is read; 0: `usual_context`.
+            Sources, of a model that reads them, have as many.
     """
     config, context = check_decode_step(name, model, slots, context)
     batch, page = Dim("batch", slots), min(_PAGE, context)
@@ -63,7 +69,8 @@ def decode_target(name: str, model: Mapping[str, Any] = {}, slots: int = 1, cont
 
     def init() -> Any:
         narrow = config.make(jax.random.key(0)).narrowed(joins=has_own_keys)
-        return narrow, narrow.empty_cache((batch,), context, page)
+        source = (context,) if getattr(narrow, "reads_sources", False) else ()
+        return narrow, narrow.empty_cache((batch,), context, page, *source)
 
     shapes, cache = spmd(init, Mesh("none:1", abstract=True), "").trace().results
     state = state_of([None] * slots, batch, config.dims()["vocab"], set())

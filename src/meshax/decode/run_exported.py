@@ -2,8 +2,9 @@
 
 python run.py 7 8 9 --tokens 20
 
-It takes the likeliest token each time. A program is a function of arrays: the weights, then the cache, then what is
-listed under its name in exported.json; it returns what exported.json says.
+It takes the likeliest token each time. The tokens are those of a prompt; of a model that writes a text from another,
+those of its source, with the token that ends it, and the text begins with --begin. A program is a function of arrays:
+the weights, then the cache, then what is listed under its name in exported.json; it returns what exported.json says.
 """
 
 import argparse
@@ -36,10 +37,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("prompt", type=int, nargs="+")
     parser.add_argument("--tokens", type=int, default=20)
-    asked = parser.parse_args()
     folder = Path(__file__).parent
     about = json.loads((folder / "exported.json").read_text())
-    if len(asked.prompt) + asked.tokens > about["places"]:
+    parser.add_argument("--begin", type=int, default=about.get("tokens", {}).get("begin", 0))
+    asked = parser.parse_args()
+    prompt = [asked.begin] if about["reads_sources"] else asked.prompt
+    if len(prompt) + asked.tokens > about["places"]:
         parser.error(f"a text has at most {about['places']} tokens")
 
     axes, count = about["mesh"], math.prod(about["mesh"].values())
@@ -65,25 +68,26 @@ def main() -> None:
     cache = [place(np.zeros(one["shape"], jnp.dtype(one["dtype"])), one) for one in about["cache"]]
 
     # The last token of a prompt is not read: it is the first that a step takes.
-    before = asked.prompt[:-1]
+    before = asked.prompt if about["reads_sources"] else prompt[:-1]
     lengths = sorted(int(name.partition("-")[2]) for name in about["programs"] if name.startswith("prefill-"))
     fitting = [length for length in lengths if length >= len(before)]
     if not fitting:
-        parser.error(f"a prompt has at most {lengths[-1] + 1} tokens")
+        parser.error(f"there is no program for {len(before)} tokens, only for {lengths[-1]} and fewer")
     slots = about["slots"]  # this example writes one text, in the first slot
     tokens = np.zeros((slots, fitting[0]), np.int32)
     tokens[0, : len(before)] = before
     name = f"prefill-{fitting[0]}"
     taken = np.array([0] + [-1] * (slots - 1), np.int32)
     counts = np.array([len(before)] + [0] * (slots - 1), np.int32)
-    cache = call(name, load(name), cache, taken=taken, tokens=tokens, lengths=counts)
+    names = ("sources", "source_lengths") if about["reads_sources"] else ("tokens", "lengths")
+    cache = call(name, load(name), cache, taken=taken, **dict(zip(names, (tokens, counts), strict=True)))
 
-    step, text = load("step"), list(asked.prompt)
+    step, text = load("step"), list(prompt)
     for _ in range(asked.tokens):
         token, at = np.full(slots, text[-1], np.int32), np.full(slots, len(text) - 1, np.int32)
         logits, *cache = call("step", step, cache, token=token, at=at)
         text.append(int(np.asarray(logits)[0, : about["vocab"]].argmax()))
-    print(json.dumps(text[len(asked.prompt) :]))
+    print(json.dumps(text[len(prompt) :]))
 
 
 if __name__ == "__main__":
