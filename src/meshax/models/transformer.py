@@ -206,6 +206,7 @@ class Transformer(eqx.Module):
 
         model: Any = _replaced(self, Linear | Embedding, cast)
         model = _replaced(model, Layer, Layer.joined) if joins else model
+        model = _replaced(model, Linear, Linear.by_rows)
         return replace(model, layers=arranged(model.layers, self.config.layers_as, few=_FEW_TO_STEP))
 
     def _encoded(

@@ -149,18 +149,27 @@ class Stepping(eqx.Module):
         keys, values = _write(self.store.keys, k, self.at), _write(self.store.values, v, self.at)
         read_keys, read_values, there = (self._read(x) for x in (keys, values, positions_held(keys, self.at)))
         over = (PAGES, MEMORY)
-        scores = match(read_keys, _scaled(q, d_kv, scale), d_kv)  # this way round the keys stay as they are
+        scores = self._scores(read_keys, _scaled(q, d_kv, scale), d_kv)
         if bias is not None:
-            scores = scores + bias(at, there if self.before is None else there + self.before.lengths)
+            place = there if self.before is None else there + self.before.lengths
+            scores = scores.astype(jnp.float32) + bias(at, place)
         seen = there >= 0
         if window is not None:
             seen = seen & (self.at - there < window)
-        scores = where(seen, scores, HIDDEN)
         if self.before is not None:
+            own = where(seen, scores.astype(jnp.float32), HIDDEN), read_values
             asked = self.before.scores(q, at, d_kv=d_kv, window=window, bias=bias, scale=scale)
-            return _mixed(q, (scores, read_values), (asked, self.before.store.values)), KeyValues(keys, values)
-        mixed = einsum(_shares(scores, over).astype(values.dtype), read_values, over=over)
+            return _mixed(q, own, (asked, self.before.store.values)), KeyValues(keys, values)
+        mixed = einsum(_shares(scores, seen, over).astype(values.dtype), read_values, over=over)
         return transpose(mixed, q.dims), KeyValues(keys, values)
+
+    def _scores(self, keys: Tensor, q: Tensor, d_kv: str) -> Tensor:
+        several = [d for d in without(q.dims, keys.dims) if d.size > 1]  # queries of a key
+        if several and current().mesh.platform in ("gpu", "cuda"):
+            order = [d for d in (*q.dims, *keys.dims) if d.name != d_kv]
+            shared = [d for d in order if d in q.dims and d in keys.dims]
+            return einsum(q, keys, out=list(dict.fromkeys((*shared, *order))))  # a row of places for each query
+        return match(keys, q, d_kv)  # this way round the keys stay as they are
 
     def _read(self, x: Tensor) -> Tensor:
         pages = Dim(PAGES, self.num_pages)
@@ -254,7 +263,7 @@ class Recalled(eqx.Module):
         """
         scores = match(self.store.keys, _scaled(q, d_kv, scale), d_kv)
         seen = arange(self.store.keys.dim(MEMORY)) < self.lengths
-        weights = _shares(where(seen, scores, HIDDEN), (MEMORY,)).astype(self.store.values.dtype)
+        weights = _shares(scores, seen, (MEMORY,)).astype(self.store.values.dtype)
         return transpose(einsum(weights, self.store.values, over=MEMORY), q.dims)
 
 
@@ -281,22 +290,27 @@ def _scaled(q: Tensor, d_kv: str, scale: float | None) -> Tensor:
     return q * (q.dim(d_kv).size ** -0.5 if scale is None else scale)
 
 
-def _shares(scores: Tensor, over: tuple[str, ...]) -> Tensor:
-    """Returns the softmax over some dims, which come last.
+def _shares(scores: Tensor, seen: Tensor, over: tuple[str, ...]) -> Tensor:
+    """Returns the softmax over places, which come last, of what is seen.
 
-    Where a processor has all their places they are one row to the compiler, which then needs one kernel and not three.
+    Where a processor has all places they are one row, also to the compiler: it then needs one kernel and not four.
     """
     if any(current().placement(scores.dims).of(scores.dim(name)) for name in over):
-        return softmax(scores, over=over)
+        return softmax(where(seen, scores, HIDDEN), over=over)
     places = tuple(scores.dim(name) for name in over)
     scores = transpose(scores, (*without(scores.dims, places), *places))
+    seen = transpose(seen, tuple(d for d in scores.dims if d in seen.dims))
+    absent = [i for i, d in enumerate(scores.dims) if d not in seen.dims]
 
-    def of_rows(array: Array) -> Array:
-        rows = array.reshape(*array.shape[: -len(over)], -1)
+    def of_rows(scores: Array, seen: Array) -> Array:
+        one_row = (*scores.shape[: -len(over)], -1)
+        seen = jnp.expand_dims(seen, absent)
+        rows, seen = lax.optimization_barrier((scores.reshape(one_row), seen.reshape(*seen.shape[: -len(over)], -1)))
+        rows = jnp.where(seen, rows.astype(jnp.float32), HIDDEN)
         weights = jnp.exp(rows - jnp.max(rows, axis=-1, keepdims=True))
-        return (weights / jnp.sum(weights, axis=-1, keepdims=True)).reshape(array.shape)
+        return (weights / jnp.sum(weights, axis=-1, keepdims=True)).reshape(scores.shape)
 
-    return Tensor(compute(of_rows, [scores]), scores.dims)
+    return Tensor(compute(of_rows, [scores, seen]), scores.dims)
 
 
 def positions_held(cache: Tensor, newest: Tensor) -> Tensor:

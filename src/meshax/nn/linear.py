@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -56,6 +57,15 @@ class Linear(eqx.Module):
         out = einsum(x, self.weight.astype(x.dtype), over=self.before)
         out = out.rename(**names) if names else out
         return out if self.bias is None else out + self.bias.astype(x.dtype)
+
+    @operation
+    def by_rows(self) -> "Linear":
+        """Returns the same map, what makes up one number of the result stored in one piece: a vector maps faster.
+
+        Communication: none.
+        """
+        rest = [d.name for d in self.weight.dims if d.name not in self.before]
+        return replace(self, weight=param(transpose(self.weight, (*rest, *self.before))))
 
 
 @operation
