@@ -296,16 +296,16 @@ def _shares(scores: Tensor, seen: Tensor, over: tuple[str, ...]) -> Tensor:
     Where a processor has all places they are one row, also to the compiler: it then needs one kernel and not four.
     """
     if any(current().placement(scores.dims).of(scores.dim(name)) for name in over):
-        return softmax(where(seen, scores, HIDDEN), over=over)
+        return softmax(where(seen, scores.astype(jnp.float32), HIDDEN), over=over)
     places = tuple(scores.dim(name) for name in over)
     scores = transpose(scores, (*without(scores.dims, places), *places))
     seen = transpose(seen, tuple(d for d in scores.dims if d in seen.dims))
     absent = [i for i, d in enumerate(scores.dims) if d not in seen.dims]
 
     def of_rows(scores: Array, seen: Array) -> Array:
-        one_row = (*scores.shape[: -len(over)], -1)
-        seen = jnp.expand_dims(seen, absent)
-        rows, seen = lax.optimization_barrier((scores.reshape(one_row), seen.reshape(*seen.shape[: -len(over)], -1)))
+        scores, seen = lax.optimization_barrier((scores, jnp.expand_dims(seen, absent)))
+        in_rows = (x.reshape(*x.shape[: -len(over)], -1) for x in (scores, seen))
+        rows, seen = lax.optimization_barrier(tuple(in_rows))  # else it would undo that
         rows = jnp.where(seen, rows.astype(jnp.float32), HIDDEN)
         weights = jnp.exp(rows - jnp.max(rows, axis=-1, keepdims=True))
         return (weights / jnp.sum(weights, axis=-1, keepdims=True)).reshape(scores.shape)

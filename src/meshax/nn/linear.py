@@ -9,12 +9,14 @@ import equinox as eqx
 import jax.numpy as jnp
 
 from ..dim import Dim, Dims
+from ..layout import current
 from ..ops import broadcast, concat, einsum, gather, transpose, zeros
 from ..ops.randomness import truncated_normal
 from ..sources import operation
 from ..tensors import Tensor, param
 
 _TRUNCATED = 0.87962566  # the standard deviation of a normal number cut at two
+_FEW = 10_000_000  # numbers, up to which XLA takes a product with a vector for a sum
 
 
 @operation
@@ -60,10 +62,17 @@ class Linear(eqx.Module):
 
     @operation
     def by_rows(self) -> "Linear":
-        """Returns the same map, what makes up one number of the result stored in one piece: a vector maps faster.
+        """Returns the same map, as compilers map a vector fastest.
+
+        A product of a vector and few numbers is a sum to compilers for GPUs: it is fast where what makes up a number of
+        the result is stored in one piece.
 
         Communication: none.
         """
+        placement = current().placement(self.weight.dims)
+        own = [d for d in self.weight.dims if d.name in (*self.before, *self.after)]
+        if math.prod(d.size / placement.count(d) for d in own) > _FEW:
+            return self
         rest = [d.name for d in self.weight.dims if d.name not in self.before]
         return replace(self, weight=param(transpose(self.weight, (*rest, *self.before))))
 
