@@ -151,7 +151,9 @@ def draw(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
     axes.set_xscale("log")
     axes.set_xticks(list(sizes), [f"{size / 1e6:.1f} M" for size in sizes])
     axes.minorticks_off()
-    axes.set(xlabel="parameters", ylabel="held-out perplexity", ylim=(0, None))
+    if bigram := [one["bigram_perplexity"] for one in lines if "bigram_perplexity" in one]:
+        axes.axhline(bigram[0], color="gray", linestyle="--", linewidth=1, label="a bigram model")
+    axes.set(xlabel="parameters", ylabel="held-out perplexity")
     axes.grid(alpha=0.25)
     axes.legend()
     path.parent.mkdir(exist_ok=True)
