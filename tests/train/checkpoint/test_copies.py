@@ -78,14 +78,13 @@ def test_without_room_the_host_has_them_when_the_call_returns(monkeypatch):
 
 
 def test_memory_that_is_in_pieces_is_no_room(roomy, monkeypatch):
-    maker = Copies()
-    calls = []
+    maker, calls = Copies(), []
 
     def fail(blocks):
         calls.append(blocks)
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED")
 
-    monkeypatch.setattr(maker, "_copy", fail)
+    monkeypatch.setattr(maker, "_program", lambda blocks: fail)
     blocks = [jax.device_put(np.arange(3.0), jax.devices()[0])]
     assert maker.of(blocks) is None and maker.of(blocks) is None
     assert len(calls) == 1
@@ -104,3 +103,17 @@ def test_room_is_what_was_never_used(stats, fits):
     gpu, other = Device(stats), Device({"bytes_limit": 1000, "peak_bytes_in_use": 0})
     assert has_room({other: 100, gpu: 100}) is fits
     assert not has_room({jax.devices("cpu")[0]: 1})
+
+
+def test_what_is_prepared_is_compiled_and_copies_nothing(roomy, monkeypatch):
+    maker = Copies()
+    blocks = [jax.device_put(np.arange(n + 3.0), device) for n, device in enumerate(jax.devices()[:3])]
+    maker.prepare(blocks)
+    assert not maker._programs  # of a CPU there will be none
+    monkeypatch.setattr(copies, "_by_device", lambda blocks: {Device({}): [0], Device(None): [1], Device(0): [2]})
+    maker.prepare(blocks)
+    assert len(maker._programs) == 3
+    monkeypatch.setattr(jax, "jit", lambda *_: pytest.fail("it was compiled again"))
+    for copied, block in zip(maker.of(blocks), blocks, strict=True):
+        np.testing.assert_array_equal(copied, block)
+        assert copied.devices() == block.devices() and copied.unsafe_buffer_pointer() != block.unsafe_buffer_pointer()

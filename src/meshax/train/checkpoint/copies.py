@@ -4,52 +4,63 @@ Within a GPU a copy takes milliseconds, from there to the host a thousand times 
 saving makes the first, and a thread the second while the steps go on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 _SPARE = 1.25  # how many times what the copies need has to be free: memory is in pieces
 
+_Blocks = Sequence[jax.Array]  # each on one device
+
 
 class Copies:
     """Makes them; whether there is room is found out when steps have been taken, and not asked again."""
 
     def __init__(self) -> None:
-        self._copy = jax.jit(lambda blocks: [jnp.copy(block) for block in blocks])
+        self._programs: dict[Any, Callable[[_Blocks], list[jax.Array]]] = {}
         self._is_room: bool | None = None
 
-    def prepare(self, blocks: Sequence[jax.Array]) -> None:
-        """Compiles what makes copies of such blocks, or nobody will be able to go on while it is compiled."""
-        if not any(device.platform == "cpu" for device in _bytes_by_device(blocks)):
-            self._copied(blocks)
+    def prepare(self, blocks: _Blocks) -> None:
+        """Compiles what copies such blocks, or steps would wait for that, too; nothing is copied."""
+        for device, numbers in _by_device(blocks).items():
+            if device.platform != "cpu":
+                self._program([blocks[number] for number in numbers])
 
-    def of(self, blocks: Sequence[jax.Array]) -> list[jax.Array] | None:
-        """Returns copies of blocks, each in the memory of its one device; None: there is no room."""
+    def of(self, blocks: _Blocks) -> list[jax.Array] | None:
+        """Returns copies of blocks, each in the memory of its device; None: there is no room."""
+        places = _by_device(blocks)
         if self._is_room is None and blocks:
-            self._is_room = has_room(_bytes_by_device(blocks))
-        if self._is_room:
-            try:
-                return self._copied(blocks)
-            except jax.errors.JaxRuntimeError:  # in pieces that were too small
-                self._is_room = False
-        return None
-
-    def _copied(self, blocks: Sequence[jax.Array]) -> list[jax.Array]:
-        """Calls one program for each device, and waits: what goes wrong is known then."""
+            needed = {device: sum(blocks[number].nbytes for number in numbers) for device, numbers in places.items()}
+            self._is_room = has_room(needed)
+        if not self._is_room:
+            return None
         copied: dict[int, jax.Array] = {}
-        for device in _bytes_by_device(blocks):
-            numbers = [number for number, block in enumerate(blocks) if device in block.devices()]
-            copied |= zip(numbers, self._copy([blocks[number] for number in numbers]), strict=True)
-        return jax.block_until_ready([copied[number] for number in range(len(blocks))])
+        try:
+            for numbers in places.values():
+                local = [blocks[number] for number in numbers]
+                copied |= zip(numbers, self._program(local)(local), strict=True)
+            return jax.block_until_ready([copied[number] for number in range(len(blocks))])
+        except jax.errors.JaxRuntimeError:  # there is, but in pieces that are too small
+            self._is_room = False
+            return None
+
+    def _program(self, blocks: _Blocks) -> Callable[[_Blocks], list[jax.Array]]:
+        """Returns what copies such blocks, all on one device."""
+        kind = tuple((block.shape, block.dtype, block.sharding) for block in blocks)
+        if kind not in self._programs:
+            self._programs[kind] = jax.jit(lambda blocks: [jnp.copy(block) for block in blocks]).lower(blocks).compile()
+        return self._programs[kind]
 
 
-def _bytes_by_device(blocks: Sequence[jax.Array]) -> dict[jax.Device, int]:
-    needed: dict[jax.Device, int] = {}
-    for block in blocks:
+def _by_device(blocks: _Blocks) -> dict[jax.Device, list[int]]:
+    """Returns the numbers of the blocks on each device."""
+    numbers: dict[jax.Device, list[int]] = {}
+    for number, block in enumerate(blocks):
         (device,) = block.devices()
-        needed[device] = needed.get(device, 0) + block.nbytes
-    return needed
+        numbers.setdefault(device, []).append(number)
+    return numbers
 
 
 def has_room(needed: dict[jax.Device, int]) -> bool:
