@@ -20,7 +20,7 @@ SMALL = PrefixDecoderConfig(
 )  # fmt: skip
 VARIANTS = {
     "learned, dropout": {"dropout": 0.2, "dropout_shared": "length", "logit_jitter": 0.01, "keep": "everything"},
-    "rotary, grouped keys, window": {"positions": "rotary", "d_kv": 4, "kv_heads": 2, "gated": True, "window": 9},
+    "rotary, grouped keys, window": {"positions": "rotary", "d_kv": 4, "kv_heads": 2, "gated": True, "window": 3},
     "relative, unrolled, words of their own": {
         "positions": "relative", "layers_as": "unrolled", "source_embedding": True, "tied": True,
     },
@@ -42,7 +42,7 @@ def test_a_layout_changes_nothing(case):
         assert np.isfinite(got).all() and np.abs(got).max() > 0
 
 
-@pytest.mark.parametrize("variant", some(VARIANTS, "learned, dropout"))
+@pytest.mark.parametrize("variant", some(VARIANTS, "rotary, grouped keys, window"))
 def test_packed_pairs_lose_what_they_lose_alone(variant):
     config = replace(SMALL, **VARIANTS[variant])
     packed, count = map(float, evaluated(config, examples()))
@@ -102,9 +102,7 @@ def test_what_is_not_a_number_stays_in_its_segment(layout):
 DECODINGS = [f"{variant}: {layout}" for variant in VARIANTS for layout in DECODED]
 
 
-@pytest.mark.parametrize(
-    "case", some(DECODINGS, "learned, dropout: data+model", "relative, unrolled, words of their own: memory")
-)
+@pytest.mark.parametrize("case", some(DECODINGS, "relative, unrolled, words of their own: memory"))
 def test_the_engine_writes_what_the_whole_model_says(case):
     """Five sources of different lengths, two at a time."""
     variant, layout = case.split(": ")

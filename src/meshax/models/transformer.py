@@ -115,7 +115,7 @@ class Layer(eqx.Module):
             key: for dropout.
             source: what is attended to beside, [.., memory, d_model].
             source_segments: the document of each token of it.
-            prefix: how many tokens, the first ones, are seen by those before them too.
+            prefix: how many tokens, the first ones, all others see.
         """
         keys = (None,) * 6 if key is None else jax.random.split(key, 4 if self.cross is None else 6)
 

@@ -133,7 +133,7 @@ class Attention(eqx.Module):
             positions: where each query stands in its document; by default counted from 0.
             segments: the document each query belongs to: others are not seen.
             memory_segments: the same of the memory.
-            prefix: how many positions, the first ones, those before them see too, though it is causal.
+            prefix: how many positions, the first ones, all others see, though it is causal or has a window.
             key: for dropout.
             names: other names for dims of the result.
         """

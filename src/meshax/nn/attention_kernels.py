@@ -55,15 +55,16 @@ class Visibility:
     window: int | None
     segments: Tensor | None
     memory_segments: Tensor | None
-    prefix: int = 0  # how many places, the first ones, are seen from those before them too
+    prefix: int = 0  # how many places, the first ones, are seen from all others
 
     def mask(self, queries: Tensor, keys: Tensor, memory_segments: Tensor | None) -> Tensor | None:
         """Returns what is visible, from the places of queries and keys; None if everything is."""
         parts = []
         if self.causal:
-            parts.append((queries >= keys) | (keys < self.prefix) if self.prefix else queries >= keys)
+            parts.append(queries >= keys)
         if self.window is not None:
             parts.append(queries - keys < self.window)
+        parts = [part | (keys < self.prefix) for part in parts] if self.prefix else parts
         if self.segments is not None and memory_segments is not None:
             parts.append(self.segments == memory_segments)
         for part in parts[1:]:

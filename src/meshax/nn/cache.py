@@ -105,7 +105,7 @@ class Filling(eqx.Module):
             scores = match(own, _scaled(q, d_kv, scale), d_kv)
             scores = scores if bias is None else scores + bias(at, at.rename(positions=MEMORY))
             seen = visible.mask(arange(q.dim(QUERIES)), arange(own.dim(MEMORY)), None)
-            asked = self.before.scores(q, at, d_kv=d_kv, window=window, bias=bias, scale=scale)
+            asked = self.before.scores(q, at, d_kv=d_kv, bias=bias, scale=scale)
             mixed = _mixed(q, (where(seen, scores, HIDDEN), values), (asked, self.before.store.values))
         held = positions_held(self.store.keys, self.lengths - 1)
         keys, values = (
@@ -158,7 +158,7 @@ class Stepping(eqx.Module):
             seen = seen & (self.at - there < window)
         if self.before is not None:
             own = where(seen, scores.astype(jnp.float32), HIDDEN), read_values
-            asked = self.before.scores(q, at, d_kv=d_kv, window=window, bias=bias, scale=scale)
+            asked = self.before.scores(q, at, d_kv=d_kv, bias=bias, scale=scale)
             return _mixed(q, own, (asked, self.before.store.values)), KeyValues(keys, values)
         mixed = einsum(_shares(scores, seen, over).astype(values.dtype), read_values, over=over)
         return transpose(mixed, q.dims), KeyValues(keys, values)
@@ -228,9 +228,9 @@ class Reading(eqx.Module):
         bias: Any,
         scale: float | None = None,
     ) -> tuple[Tensor, Remembered]:
-        """Attends to all tokens of a source, and keeps their keys and values."""
+        """Attends to all tokens of a source, whatever the window, and keeps their keys and values."""
         counts = where(arange(q.dim(QUERIES)) < self.lengths, 1, 0)
-        visible = Visibility(False, window, counts, counts)
+        visible = Visibility(False, None, counts, counts)
         how: dict[str, Any] = {"d_kv": d_kv, "length": QUERIES, "dropout": Dropout(0.0), "scale": scale}
         mixed = attend(q, k, v, visible=visible, bias=None if bias is None else (bias, at, at), **how)
         return mixed, self.store.holding(k.rename(positions=MEMORY), v.rename(positions=MEMORY))
@@ -243,16 +243,12 @@ class Recalled(eqx.Module):
     lengths: Tensor
 
     @operation
-    def scores(
-        self, q: Tensor, at: Tensor, *, d_kv: str, window: int | None, bias: Any, scale: float | None = None
-    ) -> Tensor:
+    def scores(self, q: Tensor, at: Tensor, *, d_kv: str, bias: Any, scale: float | None = None) -> Tensor:
         """Returns how well the tokens of a source match queries of the text after it, which stand at some positions."""
         scores = match(self.store.keys, _scaled(q, d_kv, scale), d_kv)
         place = arange(self.store.keys.dim(MEMORY))
         scores = scores if bias is None else scores + bias(at, place)
-        seen = place < self.lengths
-        seen = seen if window is None else seen & (at - place < window)
-        return where(seen, scores, HIDDEN)
+        return where(place < self.lengths, scores, HIDDEN)
 
     @operation
     def attend(self, q: Tensor, *, d_kv: str, scale: float | None = None) -> Tensor:

@@ -1,7 +1,7 @@
 """The language model with a prefix, and what it is made from (as in Liu et al., 2018; Raffel et al., 2019).
 
 One stack of layers reads a source and writes a text. The source is a prefix of the text: its tokens see each other, all
-of them; those of the text see the prefix and what was written before. Only the text is predicted.
+of them; those of the text see the prefix and what was written before, or a window of that. Only the text is predicted.
 
 In a batch all sources stand before all texts, and segments keep pairs apart. The positions of a text go on where those
 of its source end, wherever the two stand.
