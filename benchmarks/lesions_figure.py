@@ -9,7 +9,7 @@ matplotlib.use("svg")
 
 import matplotlib.pyplot as plt
 
-MEMORY = {"v3": 16e9, "v5p": 95e9}  # of a core of TPU v3, and of a chip of TPU v5p
+MEMORY = {"v3": 17.2e9, "v5p": 102.0e9}  # of a core of TPU v3, and of a chip of TPU v5p
 COLOURS = {"small": "#c0392b", "lesions": "#e59866", "liver": "#2471a3", "v3": "#6c3483", "v5p": "#1e8449"}
 NAMES = {"small": "small lesions", "lesions": "all lesions", "liver": "the liver"}
 
@@ -33,18 +33,24 @@ def draw(result: dict[str, Any], memory: dict[str, Any], path: Path) -> None:
     left.set(xlabel="voxels a side that the network sees", ylabel="Dice at the finest resolution", ylim=(0, 1))
     left.set_title("What is lost when a volume is shrunk")
     left.legend(loc="lower right")
-    for kind, limit in MEMORY.items():
-        own = [row for row in memory["rows"] if row["kind"] == kind]
-        counts = [row["processors"] for row in own]
-        right.plot(counts, [row["bytes"] / 1e9 for row in own], "o-", color=COLOURS[kind], label=f"TPU {kind}")
-        right.axhline(limit / 1e9, color=COLOURS[kind], linestyle="--", linewidth=1)
-        right.annotate(f"a TPU {kind} has {limit / 1e9:.0f} GB", (counts[-1], limit / 1e9), ha="right", va="bottom",
-                       fontsize=8, color=COLOURS[kind])  # fmt: skip
-    right.set_xscale("log", base=2)
-    right.set_yscale("log")
-    right.set_xticks(counts, [str(count) for count in counts])
-    right.set(xlabel="processors that share one volume", ylabel="GB on a processor")
-    right.set_title(memory["title"])
-    right.legend(loc="lower left")
+    _memory(right, memory["rows"])
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
+
+
+def _memory(axes: Any, rows: list[dict[str, Any]]) -> None:
+    """Draws what the compiler needs, what the trace says, and what there is."""
+    for kind, limit in MEMORY.items():
+        own = [row for row in rows if row["kind"] == kind and row["compiler_bytes"]]
+        counts, needed = [row["processors"] for row in own], [row["compiler_bytes"] / 1e9 for row in own]
+        axes.plot(counts, needed, "o-", color=COLOURS[kind], label=f"the compiler for TPU {kind}")
+        axes.axhline(limit / 1e9, color=COLOURS[kind], linestyle="--", linewidth=1)
+        axes.annotate(f"a TPU {kind} has {limit / 1e9:.0f} GB", (1, limit / 1e9), va="bottom", fontsize=8)
+    traced = {row["processors"]: row["traced_bytes"] / 1e9 for row in rows if row["traced_bytes"]}
+    axes.plot(list(traced), list(traced.values()), "s:", color="#555555", label="the trace")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(list(traced), [str(count) for count in traced])
+    axes.set(xlabel="processors that share one volume", ylabel="GB on a processor")
+    axes.set_title("One volume of 512 x 512 x 512")
+    axes.legend(loc="lower left", fontsize=8)
