@@ -5,6 +5,7 @@ in another order pays for the transpositions, but for the row "in its own order"
 
     python benchmarks/attention.py                                   # lm-4.90b, 32 x 256 tokens
     python benchmarks/attention.py --heads 64 --batch 64             # lm-1.28b
+    python benchmarks/attention.py --only ours cuDNN                 # two of the kernels
 """
 
 import argparse
@@ -16,6 +17,12 @@ import jax
 import jax.numpy as jnp
 
 BANDWIDTH = 4.8e12  # bytes a second, of an H200
+
+
+def ours(q, k, v):
+    from meshax.nn.short_attention import short_attention
+
+    return short_attention(q, k, v, None, q.shape[-1] ** -0.5, True)
 
 
 def cudnn(q, k, v):
@@ -69,11 +76,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, size in dict(batch=32, length=256, heads=256, d=256).items():
         parser.add_argument(f"--{name}", type=int, default=size)
+    parser.add_argument("--only", nargs="+", help="the first words of the kernels to measure")
     sizes = parser.parse_args()
     shape = (sizes.batch, sizes.length, sizes.heads, sizes.d)
     of_heads = (sizes.batch * sizes.heads, sizes.length, 1, sizes.d)
     drawn = [jax.random.normal(key, shape, jnp.bfloat16) for key in jax.random.split(jax.random.key(0), 4)]
     kernels = {
+        "ours": (ours, shape),
         "cuDNN": (cudnn, shape),
         "cuDNN, each head an example": (cudnn_of_heads, shape),
         "cuDNN, each head an example, in its own order": (cudnn, of_heads),
@@ -88,7 +97,8 @@ def main():
     print("| kernel | forward, ms | forward and backward, ms | largest difference to cuDNN |\n|---|---|---|---|")
     print(f"| reading and writing once, at {BANDWIDTH / 1e12} TB/s | {floor[0]:.2f} | {floor[1]:.2f} | |")
     expected = cudnn(*drawn[:3])
-    for name, (attend, order) in kernels.items():
+    chosen = {n: k for n, k in kernels.items() if not sizes.only or n.split(",")[0] in sizes.only}
+    for name, (attend, order) in chosen.items():
         q, k, v, ct = (x.reshape(order) for x in drawn)
 
         def both(q, k, v, ct, attend=attend):

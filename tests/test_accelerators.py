@@ -136,17 +136,19 @@ def test_gathers_run_beside_products_where_that_is_asked_for():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize(("size", "window", "kernel"), [(64, None, "cudnn"), (256, 100, "cudnn"), (256, None, "ours")])
 @pytest.mark.parametrize("packed", [False, True])
-def test_attention_on_gpus_is_cudnns(packed, window):
-    """And gives what a CPU gives, forward and backward."""
-    batch, positions, d_model, heads, d_kv = ATTENTION
-    layer = nn.Attention.init(jax.random.key(0), d_model, heads, d_kv, window=window)
+def test_attention_on_gpus_is_cudnns_or_ours(packed, size, window, kernel):
+    """And gives what a CPU gives, forward and backward; ours is for Hopper."""
+    batch, positions, d_model, heads, _ = ATTENTION
+    layer = nn.Attention.init(jax.random.key(0), d_model, heads, mx.Dim("d_kv", size), window=window)
     x = mx.random.normal(jax.random.key(1), (batch, positions, d_model)).astype(jnp.bfloat16)
     segments = mx.tensor(np.arange(8 * 256).reshape(8, 256) // 90, (batch, positions)).astype(jnp.int32)
     step, layout = attention_step(packed), "batch:data heads:model"
     program = mx.spmd(step, mx.Mesh("data:-1 model:1"), layout)
-    assert "cudnn" in program.compile(layer, x, segments).as_text()
+    is_hopper = "9.0" in str(jax.devices()[0].compute_capability)
+    expected = "short_attention" if kernel == "ours" and is_hopper else "cudnn"
+    assert expected in program.compile(layer, x, segments).as_text()
     there = mx.Mesh("data:1 model:1", devices=jax.devices("cpu")[:1])
     given = jax.tree.map(np.asarray, (layer, x, segments))
     value, grads = program(*given)

@@ -1,12 +1,13 @@
 """How queries, keys and values are brought together: by the best kernel for the place.
 
-On NVIDIA cuDNN's fused attention where it can (16-bit numbers), on TPUs JAX's flash attention (from v4 on, whole blocks
-of 128 positions, no window, no prefix), elsewhere products and a softmax. If the positions are split over a mesh axis,
-each processor keeps its queries, and keys and values go around in a ring: one permute a turn, the softmax put together
-as they pass.
+On NVIDIA's Hopper kernels of ours over short sequences (`short_attention`), on its GPUs otherwise cuDNN's fused
+attention where it can (16-bit numbers), on TPUs JAX's flash attention (from v4 on, whole blocks of 128 positions, no
+window, no prefix), elsewhere products and a softmax. If the positions are split over a mesh axis, each processor keeps
+its queries, and keys and values go around in a ring: one permute a turn, the softmax put together as they pass.
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,6 +45,7 @@ from .dropout import Dropout
 HIDDEN = -1e9
 _BLOCK = 128  # positions that JAX's kernel for TPUs takes at once
 _TOO_OLD = ("TPU v2", "TPU v3")  # for that kernel
+_HOPPER = re.compile(r"\bG?H(20|100|200|800)\b")  # the GPUs that our kernels are written for
 _QUERIES, _MEMORY = "positions", "memory"
 
 
@@ -183,6 +185,8 @@ def _parts(length: Dim) -> int:
 
 def _fused_kernel(q: Tensor, k: Tensor, visible: Visibility) -> Callable[..., Tensor] | None:
     """Returns the kernel that takes these, if there is one."""
+    if _has_short(q, k, visible):
+        return _short
     if _has_cudnn(q):
         return _cudnn
     return _flash if visible.window is None and not visible.prefix and _has_flash(q, k) else None
@@ -190,6 +194,39 @@ def _fused_kernel(q: Tensor, k: Tensor, visible: Visibility) -> Callable[..., Te
 
 def _has_cudnn(q: Tensor) -> bool:
     return _platform() in ("gpu", "cuda") and q.dtype in (jnp.bfloat16, jnp.float16) and q.dims[-1].size <= 256
+
+
+def _has_short(q: Tensor, k: Tensor, visible: Visibility) -> bool:
+    """Whether our kernels take these: on Hopper, attention to themselves, with as many heads of keys as of queries."""
+    if _platform() not in ("gpu", "cuda") or not _HOPPER.search(current().mesh.device_kind):
+        return False
+    from .short_attention import takes
+
+    heads = [[d for d in x.dims if d.name in ("heads", "kv_heads")] for x in (q, k)]
+    length = q.dim(_QUERIES).size
+    is_plain = visible.causal and visible.window is None and not visible.prefix
+    is_own = length == k.dim(_MEMORY).size and visible.segments is visible.memory_segments
+    return is_plain and is_own and heads[0] == heads[1] != [] and takes(length, q.dims[-1].size, q.dtype)
+
+
+def _short(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, scale: float) -> Tensor:
+    """Calls our kernels on the local batch and heads."""
+    from .short_attention import short_attention
+
+    heads = [d.name for d in q.dims if d.name in ("heads", "kv_heads")]
+    batch = [d.name for d in q.dims if d.name not in (*heads, _QUERIES, d_kv)]
+    ordered = [transpose(x, (*batch, n, *heads, d_kv)) for x, n in ((q, _QUERIES), (k, _MEMORY), (v, _MEMORY))]
+    segments = (
+        [] if visible.segments is None else [broadcast(visible.segments, [*(q.dim(n) for n in batch), q.dim(_QUERIES)])]
+    )
+
+    def kernel(q: Any, k: Any, v: Any, *segments: Any) -> Any:
+        flat = [x.reshape(math.prod(x.shape[: len(batch)]), x.shape[len(batch)], -1, x.shape[-1]) for x in (q, k, v)]
+        ids = segments[0].reshape(flat[0].shape[:2]) if segments else None
+        return short_attention(*flat, ids, scale, True).reshape(q.shape)
+
+    operands = (*ordered, *segments)
+    return transpose(local_(kernel, *operands, out=ordered[0].dims, splittable=(*batch, *heads)), q.dims)
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, scale: float) -> Tensor:

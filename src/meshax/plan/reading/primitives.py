@@ -37,8 +37,13 @@ class Traits:
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute")
 CONTROL = frozenset({"scan", "while", "cond"})  # the primitives whose programs stay nested
-# cuDNN's attention, and how many matrix products each stands for.
-ATTENTION = {"dot_product_attention_fwd_wrapper": 2, "dot_product_attention_bwd_wrapper": 5}
+# Kernels of attention, cuDNN's and ours, and how many matrix products each stands for.
+ATTENTION = {
+    "dot_product_attention_fwd_wrapper": 2,
+    "dot_product_attention_bwd_wrapper": 5,
+    "short_attention_forward": 2,
+    "short_attention_backward": 5,
+}
 
 _TABLE: dict[str, Traits] = {}
 
@@ -69,7 +74,7 @@ _have("gather sort top_k approx_top_k cumsum cumprod cummax cummin cumlogsumexp 
 _have("dynamic_update_slice reduce_window reduce_window_sum reduce_window_max", fusion="whole")
 _have("select_and_scatter_add select_and_gather_add", fusion="whole")
 _have("cholesky lu qr eigh svd triangular_solve", fusion="whole")
-_have("scan while cond pallas_call custom_call ffi_call", fusion="whole")
+_have("scan while cond pallas_call mpmd_map custom_call ffi_call", fusion="whole")
 _have(" ".join(ATTENTION), fusion="whole")
 _have("scatter scatter-add scatter_add scatter_mul scatter_min scatter_max dynamic_update_slice", is_scatter=True)
 
