@@ -193,10 +193,10 @@ def flops_of(step: Step) -> Number:
             step.params["lhs_dilation"]
         )  # between the operand's elements are zeros, which nobody multiplies
         return 2 * step.outputs[0].size * kernel.size // kernel.shape[numbers.rhs_spec[0]] // spread
-    kernel = step.params.get("name") if step.name == "mpmd_map" else step.name  # how Pallas calls those for GPUs
-    if kernel in ATTENTION:  # queries [batch, positions, heads, d], keys [batch, memory, heads, d]
+    called = step.params.get("name") if step.name == "mpmd_map" else step.name  # by this Pallas calls those for GPUs
+    if called in ATTENTION:  # queries [batch, positions, heads, d], keys [batch, memory, heads, d]
         queries, keys = step.inputs[:2]
-        return 2 * ATTENTION[kernel] * queries.size * keys.shape[1]
+        return 2 * ATTENTION[called] * queries.size * keys.shape[1]
     if step.name == "pallas_call" and step.params.get("cost_estimate") is not None:
         return step.params["cost_estimate"].flops
     return 0
