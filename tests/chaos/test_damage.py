@@ -1,10 +1,13 @@
-"""Checkpoints that are damaged: named by all, and nothing wrong is trained."""
+"""Checkpoints that are damaged, and a disk that fills up: named by all, nothing wrong is trained, nothing is lost."""
 
 import random
+import re
 import shutil
+import time
 
 import pytest
 
+import disks
 from launched import SEED, arguments, check_positions, final_state, last_step, launched, losses, whole_run
 from meshax.train.checkpoint import Damaged
 from meshax.train.loop import Run, run_config
@@ -93,3 +96,29 @@ def test_the_one_before_is_taken_if_it_may_be(tmp_path, folder):
     assert "THE RUN GOES BACK to step 4, the last that is whole" in processes.said
     assert final_state(run) == final_state(folder / "run") and losses(run) == losses(folder / "run")
     check_positions(run)
+
+
+@pytest.mark.parametrize("kind", [None, disks.Limited], ids=["a disk", "files that may not grow"])
+def test_a_disk_that_fills_up(tmp_path, kind):
+    """The run goes on, says so, and loses nothing; what was saved before stays."""
+    text, out, steps = write_text(tmp_path / "text"), tmp_path / "disk" / "run", 60
+    with disks.small_disk(tmp_path / "disk", 8 << 20, kind) as disk:
+        run = disk.folder / "run"
+        with launched(2, arguments(text, out, steps, *MESH), prefix=disk.prefix) as processes:
+            assert processes.wait_until(lambda: last_step(run) >= 10), processes.said
+            children = processes.children()
+            disk.fill(children)
+            began = time.monotonic()
+            told = re.compile(f"warning: step [0-9]+ could not be saved: .*{disk.reason}; again in ")
+            assert processes.wait_until(lambda: told.search(processes.said)), processes.said
+            before = final_state(disk.copy(run, tmp_path / "full"))
+            assert before[0] >= 4
+            time.sleep(5)
+            assert final_state(disk.copy(run, tmp_path / "later")) == before
+            disk.empty(children)
+            assert processes.finish()[0] == 0, processes.said
+        print(f"there was no room for {time.monotonic() - began:.0f} s at most")
+        done = disk.copy(run, tmp_path / "done")
+    check_positions(done)
+    assert len(losses(done)) == steps
+    assert final_state(done) == whole_run(text, tmp_path / "whole", steps, 2, MESH)

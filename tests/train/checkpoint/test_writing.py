@@ -16,6 +16,7 @@ import meshax as mx
 from disks import can_mount, with_little_room
 from extent import some
 from meshax.train.checkpoint import Checkpoints, Damaged, NotSaved, arrays, writing
+from meshax.train.checkpoint.failures import reason
 from meshax.train.checkpoint.manifest import Manifest
 from meshax.train.checkpoint.writing import Saving
 from processes import environment
@@ -134,6 +135,20 @@ for step, breaks, mends in [
     told.clear()
 checkpoints.close()
 """
+
+
+SPEC = """ [os_error_code='28'] [tensorstore_spec='{"shape":[],"path":"a: b"}'] [source locations='x.cc:5\ny.cc:7']"""
+TOLD = {
+    "No space left on device": OSError(28, "No space left on device"),
+    "File too large": ValueError(f'OUT_OF_RANGE: Error writing "a/b": Failed to write 695 bytes: File too large{SPEC}'),
+    "process 1: Input/output error": OSError(f'process 1: Error writing "a/b": Input/output error{SPEC}'),
+    "waited 60 seconds for process 1": TimeoutError("waited 60 seconds for process 1"),
+}
+
+
+@pytest.mark.parametrize("words", TOLD)
+def test_of_what_a_library_says_the_reason_is_told(words):
+    assert reason(TOLD[words]) == words
 
 
 @pytest.mark.parametrize("kind", some(["disk", "folder"], "disk" if can_mount() else "folder"))

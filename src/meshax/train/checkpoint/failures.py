@@ -21,7 +21,7 @@ class Damaged(CheckpointError):
 
 def reason(error: BaseException) -> str:
     """Returns what a disk says; of what the library that writes to it says of this, the last words."""
-    said = re.sub(r"\s*\[[^]]*\]\s*\Z", "", getattr(error, "strerror", None) or str(error))
+    said = re.sub(r"\s*\[[\w ]+='.*", "", getattr(error, "strerror", None) or str(error), flags=re.DOTALL)
     return re.sub(r"\A(process \d+: )?.*: ", r"\1", said, flags=re.DOTALL)
 
 
