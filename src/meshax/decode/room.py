@@ -24,9 +24,8 @@ from ..program import Program, put, spmd
 from ..tensors import Tensor, is_tensor, tensor
 from .requests import Request
 from .rereading import caching
-from .slots import power_of_two
+from .slots import SMALLEST_BUCKET, power_of_two
 
-_SMALLEST_BUCKET = 16
 _COARSE = 8  # pages: above, three quarters of a power of two have a program too
 _NOT_OF_A_STEP = ("length", "positions")  # a step has one token of each text: there is nothing to split
 
@@ -120,13 +119,13 @@ class Room:
             taken = np.full(self.slots[0].size, -1, np.int32)
             for row, (slot, _) in enumerate(group):
                 taken[slot] = row
-            least = 1 if self._reads_sources else _SMALLEST_BUCKET
+            least = 1 if self._reads_sources else SMALLEST_BUCKET
             read: tuple[Tensor, ...] = _padded(
                 batch, "length", [one.prompt[:-1] for _, one in group], least, self.places
             )
             if self._reads_sources:
                 sources = [one.source for _, one in group]
-                read += _padded(batch, "source_length", sources, _SMALLEST_BUCKET, self.source_places)
+                read += _padded(batch, "source_length", sources, SMALLEST_BUCKET, self.source_places)
             key = (batch.size, *(x.dims[1].size for x in read[::2]))
             if key not in self.filling:
                 self.filling[key] = spmd(self.filled, self.mesh, self.layout, donate=1)

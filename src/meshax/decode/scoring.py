@@ -14,9 +14,7 @@ from ..ops import softmax_cross_entropy
 from ..ops import sum as sum_
 from ..program import put, spmd
 from ..tensors import Tensor, tensor
-from .slots import power_of_two
-
-_SMALLEST_BUCKET = 16
+from .slots import SMALLEST_BUCKET, power_of_two
 
 
 def score(
@@ -44,7 +42,7 @@ def score(
     model = put(model, mesh, layout)
     buckets: dict[int, list[int]] = {}
     for i, text in enumerate(texts):
-        buckets.setdefault(max(power_of_two(len(text) - 1), _SMALLEST_BUCKET), []).append(i)
+        buckets.setdefault(max(power_of_two(len(text) - 1), SMALLEST_BUCKET), []).append(i)
     scores = [0.0] * len(texts)
     for length, members in buckets.items():
         for start in range(0, len(members), batch):

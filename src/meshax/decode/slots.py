@@ -12,6 +12,7 @@ from .choosing import Wishes
 from .requests import Request, Written
 from .texts import Spelling
 
+SMALLEST_BUCKET = 16  # tokens: shorter texts are read as if they had so many
 _LISTS = ("banned", "forced")
 _WHOLE = ("seed", "top_k", "candidates")
 
