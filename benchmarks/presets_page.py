@@ -29,7 +29,7 @@ from meshax.train.preset_steps import preset_target  # noqa: E402
 PAGES = Path(__file__).parents[1] / "docs" / "presets"
 COMPARED = ("data", "data+model", "sequence", "fsdp")
 MACHINES = {  # beside the paper's, which presets know
-    **dict.fromkeys(("tiny", "wmt-tiny", "prefix-tiny", "masked-tiny", "unet-tiny"), ("data:2 model:4", "cpu")),
+    **{name: ("data:2 model:4", "cpu") for name, p in PRESETS.items() if p.family == "laptop"},
     "wmt-baseline": ("data:8 model:1", "tpu-v2"),
     "modern-0.1b": ("data:4 model:2", "h100"),
     "modern-1b": ("data:4 model:2", "h100"),
@@ -57,8 +57,8 @@ FAMILIES = {
         "`tiny` is what `meshax train` trains when nothing else is said: "
         "[train a language model](../train_a_language_model.md) shows what comes of it. `wmt-tiny`, an encoder and a "
         "decoder of the same width, and `prefix-tiny`, one stack of layers, [translate](../translate.md); "
-        "`masked-tiny` fills in hidden tokens; `unet-tiny` [segments volumes](../giant_images.md): some names of "
-        "layouts are of dims that it has none of.",
+        "`masked-tiny` fills in hidden tokens; `unet-tiny` [segments volumes](../giant_images.md), and `resnet-tiny` "
+        "tells images apart: some names of layouts are of dims that these have none of.",
     ),
     "paper": (
         "The paper's presets",
@@ -206,7 +206,8 @@ def page(family: str, rows: list[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write the pages, of whole families only")
-    parser.add_argument("--only", nargs="*", choices=PRESETS, default=list(PRESETS))
+    known = [name for name, one in PRESETS.items() if one.family in FAMILIES]
+    parser.add_argument("--only", nargs="*", choices=known, default=known)
     options = parser.parse_args()
     rows = []
     for name in options.only:
