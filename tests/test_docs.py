@@ -27,7 +27,7 @@ from meshax.cli.options import Command
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
-LONG = ("decode.md", "five_layouts.md", "translate.md")  # pages whose programs take long
+LONG = ("decode.md", "five_layouts.md", "train_a_language_model.md", "translate.md")  # pages whose programs take long
 BESIDE = [*sorted(ROOT.glob("C*.md")), *sorted((ROOT / "benchmarks").rglob("*.md"))]  # read, but nothing in them is run
 TARGETS = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
