@@ -3,13 +3,9 @@
 JAX reads its environment once, at the first import, so all of it is set here, before any test imports JAX.
 """
 
-import atexit
-import importlib.metadata
 import os
-import shutil
 import signal
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -40,21 +36,6 @@ def _configure_environment() -> None:
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *flags]).strip()
 
 
-def _share_compiled_programs() -> None:
-    """A program that another test of this process compiled, or a process that it started, is not compiled again.
-
-    The folder is of this process and this run alone: two workers would read what the other has half written. Of jax
-    0.10, a program for 8 processors that was read back may mix up its collectives: an all-reduce that meets another
-    one aborts the process.
-    """
-    if importlib.metadata.version("jaxlib").startswith("0.10."):
-        return
-    folder = tempfile.mkdtemp(prefix="meshax-compiled-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
-
-
 def _take_ctrl_c() -> None:
     """A shell starts what runs in the background so that it ignores Ctrl-C; tests of it need to hear it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -63,7 +44,6 @@ def _take_ctrl_c() -> None:
 
 _configure_environment()
 _take_ctrl_c()
-_share_compiled_programs()
 pytest.register_assert_rewrite("messages")
 
 

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -146,31 +145,67 @@ def test_ours_keep_clear_of_them(layout):
 
 READ_BACK = """
 import jax
-import meshax as mx
-import test_roles as roles
+import jax.numpy as jnp
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import NamedSharding, PartitionSpec as P
 
-group, mesh = roles.CONTROL, mx.Mesh("x:8")
-group.prepare()
-inputs = [mx.param(x) for x in group.inputs]
-for layout in roles.random_layouts(mesh, group.names, inputs, 16, f"{group.name} {mesh}"):
-    roles.check_group(mesh, layout, group.cases, inputs)
-print("every one is right")
+WEIGHTS = np.cos(np.arange(3 * 8 * 5, dtype=np.float32)).reshape(3, 8, 5)
+
+
+def held(x, other):  # what 5 of the 8 processors hold
+    return jnp.where(jax.lax.axis_index("x") < 5, x, other)
+
+
+def softmax(x):  # in its gradient three all-reduces, one after the other
+    bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(jnp.max(held(x, -jnp.inf), 1)), jnp.int32)
+    highest = jax.lax.bitcast_convert_type(jax.lax.pmax(bits, "x"), jnp.float32)
+    powers = jnp.exp(x - highest[:, None])
+    return powers / jax.lax.psum(jnp.sum(held(powers, 0.0), 1), "x")[:, None]
+
+
+def loop(x):  # an all-reduce in each step, and an all-gather in each step of its gradient
+    def step(carry, part):
+        total = carry + jax.lax.psum(jnp.sum(held(part, 0.0), 1), "x")
+        carry = jnp.tanh(checkpoint_name(total, "total"))
+        return carry, carry[:, None] * jax.lax.all_gather(part, "x", axis=1, to="invarying").reshape(8, 8)[:, :5]
+
+    keep = jax.checkpoint_policies.save_only_these_names("total")
+    return jax.lax.scan(jax.checkpoint(step, policy=keep), jnp.zeros(8), jnp.moveaxis(x, 2, 0))
+
+
+def gradients(x):
+    own = jax.lax.dynamic_slice_in_dim(jnp.pad(WEIGHTS, ((0, 0), (0, 0), (0, 3))), jax.lax.axis_index("x"), 1, 2)
+    weighted = lambda x: jax.lax.psum(jnp.sum(held(softmax(x) * jnp.moveaxis(own, 0, 2), 0.0)), "x")
+    return jax.grad(weighted)(x), jax.grad(lambda x: jnp.sum(loop(x)[0]) + jnp.sum(loop(x)[1] * WEIGHTS))(x)
+
+
+mesh, split = jax.sharding.Mesh(np.array(jax.devices()), ("x",)), P(None, "x")
+x = jax.device_put(np.sin(np.arange(192, dtype=np.float32)).reshape(8, 8, 3), NamedSharding(mesh, split))
+wanted = None
+for place in ("compiled", "read back"):
+    jax.clear_caches()
+    run = jax.jit(jax.shard_map(gradients, mesh=mesh, in_specs=split, out_specs=(split, split)))
+    for _ in range(300):
+        results = jax.block_until_ready(run(x))
+        wanted = wanted or results
+        jax.tree.map(np.testing.assert_array_equal, results, wanted)
+    print(place, flush=True)
 """
 
 
 @pytest.mark.exhaustive
 def test_programs_that_are_read_back_from_the_compilation_cache(tmp_path):
-    """In 0.10 the collectives of such a program lose their order: two all-reduces meet, and the process is aborted.
+    """The collectives of such a program lose their order: two of them meet, and the process is aborted.
 
-    We know no smaller program that does it: all of JAX's control flow, each with collectives inside, 16 times over. So
-    nothing is read back there on CPUs, neither by the command line nor in these tests.
+    It takes a loop of gathers beside sums that wait for each other. So nothing is read back for several processors on
+    CPUs, neither by the command line nor in these tests.
     """
-    tests = Path(__file__).parent
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "PYTHONPATH": os.pathsep.join([*map(str, (tests / "invariants", tests)), *sys.path]),
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_cpu_collective_call_terminate_timeout_seconds=30",
     }
     done = subprocess.run([sys.executable, "-c", READ_BACK], env=environment, capture_output=True, text=True)
-    assert (done.returncode == 0) == (VERSION != "0.10"), done.stderr[-2000:]
-    assert ("every one is right" in done.stdout) == (VERSION != "0.10")
+    assert done.returncode != 0, f"jax {jax.__version__} has mended this: see cli/compile_cache.py"
+    assert done.stdout == "compiled\n"

@@ -123,7 +123,7 @@ def test_what_a_model_keeps_is_said_in_one_way(monkeypatch, tmp_path, capsys):
     assert found == TrainOptions(model_={"layers": 3}, keep="nothing")
     monkeypatch.undo()
     assert main(["train", "--keep", "nothing", "--model.keep", "auto"]) == 2
-    words = "meshax: --keep is 'nothing', and model.keep is 'auto'.\n  fix: leave one of them out.\n"
+    words = "meshax: --keep is 'nothing', and --model.keep is 'auto'.\n  fix: leave one of them out.\n"
     assert capsys.readouterr().err == words
 
 

@@ -46,6 +46,8 @@ _ASSIGNED = re.compile(
     r"""=("[^"]*"|'[^']*'|\w+(?:\.\w+)*)?"""
 )
 
+_CONTRADICTED = re.compile(rf"(?<=, and )({'|'.join(map(re.escape, sorted(_NAMES)))})(?= is )")
+
 
 def words_for(error: Exception, command: Command | None) -> str:
     """Returns what to say of an error: ours in the words of the command line, of others their first line.
@@ -73,6 +75,7 @@ def spelled(text: str) -> str:
         text = text.replace(python, option)
     text = _ASSIGNED.sub(_option, _OF_TEXT.sub("data.", text))
     text = _DEVICES.sub("choose a smaller mesh; meshax explain, plan and layout need no devices.", text)
+    text = _CONTRADICTED.sub(lambda name: _flag(name[0]), text)
     name = text.partition(" is ")[0]
     return f"{_flag(name)}{text.removeprefix(name)}" if name in _NAMES else text
 
