@@ -1,6 +1,7 @@
 """How long meshax takes to trace a training step of a decoder.
 
 Compared with the same step written by hand with `jax.shard_map`, on 8 abstract processors; and with itself, on 4096.
+With `--preset lm-4.90b`: the whole training step of a preset, beside the one written by hand in JAX for one device.
 Programs are traced in full each time, in turns; the processor time of the fastest of many runs counts.
 """
 
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import decoder_by_hand
@@ -18,8 +20,13 @@ import decoder_meshax
 import jax
 
 import meshax as mx
+from meshax.bench import plain_jax
+from meshax.bench.step import Step
+from meshax.optim import by_name, clipped
 from meshax.plan.reading.communication import collectives_of
 from meshax.plan.reading.walk import read
+from meshax.plan.search.named_layouts import find_layout
+from meshax.train.step_memory import step_and_shapes
 
 ROOT = Path(__file__).parents[1]
 RESULT = Path(__file__).parent / "results" / "tracing.md"
@@ -33,6 +40,32 @@ CASES = {
     "meshax, 8 processors": lambda: decoder_meshax.trace(SMALL, TENSORS),
     "meshax, 4096 processors": lambda: decoder_meshax.trace(LARGE, TENSORS),
 }
+
+
+def preset_cases(name):
+    """The training step of a preset: by hand on one device; ours, its layers unrolled as there, and as a loop."""
+    step = Step(name, layers_as="unrolled", keep="everything")
+    config, sizes = step.model(), dict(zip(("batch", "length"), step.sizes(), strict=True))
+    plain = plain_jax.sized_as(config, keep="everything")
+    weights = jax.eval_shape(plain.init, jax.random.key(0))
+    number, tokens = (jax.ShapeDtypeStruct(shape, "int32") for shape in ((), tuple(sizes.values())))
+    by_hand = weights, jax.eval_shape(plain_jax.adafactor_state, weights), number, tokens, tokens
+
+    def ours(layers_as, axes, layout):
+        shapes = {name: config.batch(sizes)[name] for name in ("tokens", "targets", "weights")}
+        chosen, optimizer = replace(config, layers_as=layers_as), clipped(by_name("adafactor", 0.01), 1.0)
+        function, args = step_and_shapes(chosen, optimizer, shapes)
+        mesh = mx.Mesh(axes, abstract=True)
+        rules = find_layout(layout, mesh, known=config.glossary, sizes=config.sizes())
+        return lambda: mx.spmd(function, mesh, rules).trace(*args)
+
+    return {
+        "by hand, one device": lambda: jax.jit(plain_jax.train_step(plain)).trace(*by_hand),
+        "meshax, 1 processor, unrolled": ours("unrolled", "data:1", "none"),
+        "meshax, 1 processor, looped": ours("loop", "data:1", "none"),
+        "meshax, 8 processors, data+model, unrolled": ours("unrolled", "data:2 model:4", "data+model"),
+        "meshax, 512 processors, data+model, unrolled": ours("unrolled", "data:16 model:32", "data+model"),
+    }
 
 
 def communication(jaxpr, mesh):
@@ -54,11 +87,13 @@ def check_comparable():
     return kinds
 
 
-def fastest(runs):
+def fastest(runs, cases=CASES):
     """Returns the seconds of the fastest of many runs of each case, in turns."""
-    times = {name: [] for name in CASES}
+    times = {name: [] for name in cases}
     for _ in range(runs):
-        for name, trace in CASES.items():
+        for name, trace in cases.items():
+            if cases is not CASES:
+                jax.clear_caches()
             gc.collect()
             start = time.thread_time()  # tracing has one thread, and other processes' time is not ours
             trace()
@@ -109,9 +144,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=25, help="how often each is traced (%(default)s)")
     parser.add_argument("--write", action="store_true", help=f"write the result to {RESULT.relative_to(ROOT)}")
+    parser.add_argument("--preset", default="", help="the training step of a preset; nothing is written then")
     options = parser.parse_args()
     if options.runs < 1:
         parser.error("--runs is at least 1")
+    if options.preset:
+        seconds = fastest(options.runs, preset_cases(options.preset))
+        for name, value in seconds.items():
+            print(f"{name}: {value * 1e3:.0f} ms, {value / next(iter(seconds.values())):.2f} times by hand")
+        return
     kinds = check_comparable()
     text = result(fastest(options.runs), kinds, options.runs)
     print(text, end="")

@@ -3,7 +3,8 @@
 Adam remembers a second moment for every element. Adafactor remembers, for a matrix, the mean of each row and of each
 column: their product over the mean of all is the estimate of an element's. A step is relative to the size of the
 parameter, and an update whose root mean square is larger than it should be (`clip`) is scaled down. All of these are
-means over dims, and ours cross processors exactly.
+means over dims, and ours cross processors exactly. What lies between two means is one elementwise function each: a step
+has few operations for every parameter, and is traced in less time.
 """
 
 from collections.abc import Sequence
@@ -17,10 +18,10 @@ from ..dim import Dim, Dims, DimsLike, as_list, without
 from ..errors import ArgumentError, did_you_mean
 from ..layout import current
 from ..ops.creation import zeros
-from ..ops.elementwise import maximum, rsqrt, sqrt, square
+from ..ops.elementwise import apply, rsqrt, square
 from ..ops.reduction import mean
 from ..tensors import Tensor, check_tensor
-from .contract import ROLE, Optimizer, Tree, flatten, stored
+from .contract import ROLE, Optimizer, Tree, flatten, in_float32, stored
 from .decay import is_decayed
 from .schedules import Rate, as_schedule
 from .schedules import rsqrt as rsqrt_schedule
@@ -102,9 +103,9 @@ class Adafactor(Optimizer[AdafactorState]):
     def update(self, grads: Any, state: AdafactorState, params: Tree) -> tuple[Tree, AdafactorState]:
         """Updates all parameters; what is to be reduced of each is reduced for all together."""
         leaves, treedef = flatten(params)
-        gradients = [g.astype(jnp.float32) for g in treedef.flatten_up_to(grads)]
+        gradients = [in_float32(g) for g in treedef.flatten_up_to(grads)]
         moments = self._next_moments(gradients, treedef.flatten_up_to(state.moments), state.step)
-        values = [p.astype(jnp.float32) for p in leaves]
+        values = [in_float32(p) for p in leaves]
         updates = self._sized(_whitened(gradients, moments), values, as_schedule(self.rate)(state.step))
         momentum = None
         if self.momentum is not None:
@@ -115,19 +116,21 @@ class Adafactor(Optimizer[AdafactorState]):
             decayed = treedef.flatten_up_to(is_decayed(params, self.decay_skips))
             decays = [self.weight_decay if one else 0.0 for one in decayed]
             updates = [u + d * v if d else u for u, d, v in zip(updates, decays, values, strict=True)]
-        moved = [(v - u).astype(p.dtype) for p, v, u in zip(leaves, values, updates, strict=True)]
+        moved = [apply(_lessened, (p, v, u), "adafactor") for p, v, u in zip(leaves, values, updates, strict=True)]
         state = AdafactorState(state.step + 1, stored(treedef.unflatten(moments)), stored(momentum))
         return treedef.unflatten(moved), state
 
     def _next_moments(
         self, grads: list[Tensor], moments: list[tuple[Tensor, ...]], step: Array
     ) -> list[tuple[Tensor, ...]]:
-        decay = 1 - (step + 1).astype(jnp.float32) ** -self.decay_exponent
+        decay = Tensor(1 - (step + 1).astype(jnp.float32) ** -self.decay_exponent, ())
+        rest = 1 - decay
         updated = []
         for g, old in zip(grads, moments, strict=True):
-            squares, factors = square(g) + self.epsilon, self._factors(g.dims)
+            squares, factors = apply(lambda g: jnp.square(g) + self.epsilon, (g,), "adafactor"), self._factors(g.dims)
             seen = [mean(squares, dim) for dim in factors] if factors else [squares]
-            updated.append(tuple(decay * a + (1 - decay) * b for a, b in zip(old, seen, strict=True)))
+            pairs = zip(old, seen, strict=True)
+            updated.append(tuple(apply(_averaged, (a, b, decay, rest), "adafactor") for a, b in pairs))
         return updated
 
     def _sized(self, updates: list[Tensor], values: list[Tensor], rate: Array) -> list[Tensor]:
@@ -135,13 +138,15 @@ class Adafactor(Optimizer[AdafactorState]):
         clipping = updates if self.clip is not None else []
         scaling = values if self.multiply_by_parameter_scale else []
         squares = [mean(square(x), self._own(x.dims)) for x in [*clipping, *scaling]]
-        sizes = [sqrt(x) for x in reduce_together(squares)]
-        of_updates, of_values = sizes[: len(clipping)], sizes[len(clipping) :]
-        factors: list[Array | Tensor] = [rate] * len(updates)
+        squares = reduce_together(squares)
+        of_updates, of_values = squares[: len(clipping)], squares[len(clipping) :]
+        factors: list[Any] = [Tensor(rate, ())] * len(updates)
         if scaling:
-            factors = [rate * maximum(size, self.smallest_scale) for size in of_values]
-        if self.clip is not None:
-            factors = [f / maximum(size / self.clip, 1.0) for f, size in zip(factors, of_updates, strict=True)]
+            scaled = lambda f, size: f * jnp.maximum(jnp.sqrt(size), self.smallest_scale)  # noqa: E731
+            factors = [apply(scaled, pair, "adafactor") for pair in zip(factors, of_values, strict=True)]
+        if (limit := self.clip) is not None:
+            clipped = lambda f, size: f / jnp.maximum(jnp.sqrt(size) / limit, 1.0)  # noqa: E731
+            factors = [apply(clipped, pair, "adafactor") for pair in zip(factors, of_updates, strict=True)]
         return [u * factor for u, factor in zip(updates, factors, strict=True)]
 
     def _own(self, dims: Dims) -> Dims:
@@ -164,6 +169,14 @@ class Adafactor(Optimizer[AdafactorState]):
             raise ArgumentError(
                 f"no parameter is stacked along {', '.join(map(repr, unknown))}.", fix=did_you_mean(unknown[0], known)
             )
+
+
+def _averaged(old: Array, new: Array, decay: Array, rest: Array) -> Array:
+    return decay * old + rest * new
+
+
+def _lessened(parameter: Array, value: Array, update: Array) -> Array:
+    return (value - update).astype(parameter.dtype)
 
 
 def _names(dims: DimsLike) -> list[str]:

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..compat import Array
 from ..errors import ArgumentError
-from ..ops.elementwise import sqrt, square, where
+from ..ops.elementwise import apply, sqrt, square, where
 from ..ops.reduction import sum as sum_
 from ..sources import operation
 from ..tensors import Tensor, check_tensor, is_tensor, settle, with_role
-from .contract import ROLE, Optimizer, Tree, flatten, stored
+from .contract import ROLE, Optimizer, Tree, flatten, in_float32, stored
 from .sums import reduce_together
 
 
@@ -28,7 +29,7 @@ def global_norm(tree: Any) -> Tensor:
     Communication: one all-reduce of a number for each tensor that is split; a pending sum is reduced first.
     """
     leaves = [check_tensor(x, "optim.global_norm") for x in flatten(tree)[0]]
-    squares = reduce_together([sum_(square(x.astype(jnp.float32))) for x in leaves])
+    squares = reduce_together([sum_(square(in_float32(x))) for x in leaves])
     return sqrt(functools.reduce(operator.add, squares, Tensor(jnp.zeros(()), ())))
 
 
@@ -46,7 +47,11 @@ def clip_by_global_norm(grads: Tree, limit: float) -> tuple[Tree, Tensor]:
     grads = jax.tree.map(lambda g: settle(check_tensor(g, "optim.clip_by_global_norm")), grads, is_leaf=is_tensor)
     norm = global_norm(grads)
     scale = where(norm < limit, 1.0, limit / norm)
-    return jax.tree.map(lambda g: with_role((g * scale).astype(g.dtype), g.role), grads, is_leaf=is_tensor), norm
+    return jax.tree.map(lambda g: with_role(apply(_scaled, (g, scale), "clip"), g.role), grads, is_leaf=is_tensor), norm
+
+
+def _scaled(gradient: Array, scale: Array) -> Array:
+    return (gradient * scale).astype(gradient.dtype)
 
 
 class ClippedState(NamedTuple):

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import jax
+import jax.numpy as jnp
 
 from ..dim import show
 from ..errors import ShapeError
@@ -60,6 +61,11 @@ class Optimizer(ABC, Generic[State]):
 def stored(tree: Tree) -> Tree:
     """Brings the tensors of a pytree to where the optimizer's state is stored."""
     return jax.tree.map(lambda x: with_role(x, ROLE) if is_tensor(x) else x, tree, is_leaf=is_tensor)
+
+
+def in_float32(x: Tensor) -> Tensor:
+    """Returns a tensor that is settled in float32; one that is already, as it is."""
+    return x if x.dtype == jnp.float32 else x.astype(jnp.float32)
 
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 from ..errors import ArgumentError
 from ..mesh import Mesh
 from ..models.contract import Model
-from ..ops import full, isfinite, maximum, value_and_grad, where, zeros
+from ..ops import full, isfinite, maximum, value_and_grad, zeros
 from ..ops import sum as sum_
+from ..ops.elementwise import apply
 from ..optim.clipping import Clipped
 from ..plan.compile.overlap import overlapping
-from ..tensors import Tensor, is_tensor, with_role
+from ..tensors import Tensor, is_tensor, settled_array, with_role
 
 # XLA's flags under which a step is fastest, by platform: docs/performance.md has what was measured.
 _FASTEST: dict[str, dict[str, Any]] = {"gpu": {"xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_cublaslt": True}}
@@ -108,9 +109,12 @@ def _with_statistics(model: Any, updated: Any) -> Any:
 
 def _if(condition: Tensor, new: Any, old: Any) -> Any:
     """Returns the new tree where the condition holds, else the old one, in the same roles: as it is stored."""
+    one = settled_array(condition)  # a number chooses between whole arrays: no mask is made
 
     def chosen(a: Any, b: Any) -> Any:
-        return with_role(where(condition, a, b), b.role) if is_tensor(b) else jnp.where(condition.array, a, b)
+        if not is_tensor(b):
+            return jax.lax.select(one, jnp.asarray(a), jnp.asarray(b))
+        return with_role(apply(lambda a, b: jax.lax.select(one, a, b), (a, b), "where"), b.role)
 
     return jax.tree.map(chosen, new, old, is_leaf=is_tensor)
 
