@@ -1,13 +1,12 @@
 """A run that goes on elsewhere each time it is killed: with fewer or more processes, under other layouts."""
 
-import json
 import os
 import random
 import signal
 
 import pytest
 
-from launched import SEED, arguments, last_step, launched, losses, wait_gone, whole_run
+from launched import SEED, arguments, last_step, launched, losses, rows, wait_gone, whole_run
 from runs import write_text
 
 pytestmark = pytest.mark.chaos
@@ -43,6 +42,6 @@ def test_other_processes_and_layouts_at_each_restart(tmp_path):
     here, there = ([loss for _, loss, _ in losses(one)] for one in (run, tmp_path / "whole"))
     assert len(here) == len(there) == STEPS * len(PLACES)
     assert here == pytest.approx(there, rel=1e-5)
-    here, there = (json.loads((one / "result.json").read_text())["loss"] for one in (run, tmp_path / "whole"))
+    here, there = (rows(one)[-1]["eval_loss"] for one in (run, tmp_path / "whole"))
     print(f"held-out loss {here}, of a run in one place {there}")
     assert here == pytest.approx(there, rel=1e-5)
