@@ -33,8 +33,12 @@ sys.exit(main())
 """
 
 
+OTHERWISE = {"pyyaml": "yaml"}  # what it is imported as
+
+
 def packages(requirements):
-    return {re.match(r"[\w.-]+", requirement)[0] for requirement in requirements} - {"meshax"}
+    names = {re.match(r"[\w.-]+", requirement)[0] for requirement in requirements} - {"meshax"}
+    return {OTHERWISE.get(name.lower(), name) for name in names}
 
 
 def third_party_imports(tree, name=None):

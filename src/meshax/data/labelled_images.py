@@ -112,13 +112,14 @@ class FileImages:
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
         try:
-            return np.load(self.images, mmap_mode="r"), np.load(self.labels, mmap_mode="r")
+            images, labels = (np.load(path, mmap_mode="r", allow_pickle=False) for path in (self.images, self.labels))
         except (OSError, ValueError) as error:
             raise DataError(
                 "images or their labels cannot be read.",
                 values=f"{self.images}, {self.labels}: {error}",
                 fix="give two .npy files, as numpy.save writes them.",
             ) from error
+        return images, labels
 
     @property
     def size(self) -> tuple[int, int]:

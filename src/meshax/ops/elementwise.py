@@ -227,7 +227,7 @@ def _gelu(x: Any, approximate: bool = True) -> Any:
 
 _relu = jax.custom_jvp(lambda x: jnp.maximum(x, 0))
 # x need not be kept, and a product may yield y at once: asked whether y > 0, compilers would look at x instead
-_relu.defjvps(lambda tangent, y, _: jax.lax.select(y != 0, tangent, jnp.zeros_like(tangent)))
+_relu.defjvps(lambda tangent, y, _: jax.lax.select((y != 0) & (y == y), tangent, jnp.zeros_like(tangent)))
 
 exp, log, log1p, expm1 = lift(jnp.exp), lift(jnp.log), lift(jnp.log1p), lift(jnp.expm1)
 sqrt, rsqrt, square = lift(jnp.sqrt), lift(jax.lax.rsqrt), lift(jnp.square)
