@@ -18,6 +18,7 @@ from ..errors import DataError
 from .augmentation import Augmentation, draw, unchanged
 from .blocks import slices_of, whole
 from .shapes import SHAPES, make_image
+from .stream import position_in
 
 Batch = dict[str, np.ndarray]
 
@@ -218,15 +219,8 @@ class ImageBatches(Iterator[Batch]):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continues where a stream with this state was. The number of processes may be another."""
-        changed = {name: value for name, value in self._identity.items() if state.get(name) != value}
-        if changed or "position" not in state:
-            raise DataError(
-                "this state is of another stream of images.",
-                values=", ".join(f"{name} was {state.get(name)!r}, is {value!r}" for name, value in changed.items()),
-                rule="a stream continues with the same images, shape, batch, seed and changes.",
-                fix="make the stream as it was, or begin a new one.",
-            )
-        self._step = int(state["position"])
+        same = "images, shape, batch, seed and changes"
+        self._step = int(position_in(state, self._identity, same, "stream of images"))
 
 
 def in_order(images: Images, shape: tuple[int, int], batch: int, rows: Sequence[int] | None = None) -> Iterator[Batch]:

@@ -23,18 +23,19 @@ from .tokens import TokenFile, Tokens
 _SAME = "text, weights, vocabulary, length, batch, seed and shuffle"
 
 
-def position_in(state: dict[str, Any], identity: dict[str, Any], same: str) -> Any:
+def position_in(state: dict[str, Any], identity: dict[str, Any], same: str, kind: str = "stream") -> Any:
     """Returns the position that a state of a stream tells.
 
     Args:
         state: what `state` of a stream gave.
         identity: what the stream is known by that is to continue there.
         same: what has to be the same, in words.
+        kind: what the stream is called.
     """
     changed = {name: value for name, value in identity.items() if state.get(name) != value}
     if changed or "position" not in state:
         raise DataError(
-            "this state is of another stream.",
+            f"this state is of another {kind}.",
             values=", ".join(f"{name} was {state.get(name)!r}, is {value!r}" for name, value in changed.items()),
             rule=f"a stream continues with the same {same}.",
             fix="make the stream as it was, or begin a new one.",
