@@ -5,11 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from extent import some
 from meshax.cli import main
 from plan.explain.test_html import data_in
 
 TINY = str(Path(__file__).parents[2] / "examples" / "transformer.py") + ":tiny"
 MESH = ["--mesh", "data:2 model:4"]
+# Examples, milliseconds and GiB, as measured: benchmarks/results/language_models_gpu.md.
+MEASURED = {
+    "lm-4.90b": (32, 409.5, 83.8),
+    "lm-1.28b": (128, 403.6, 64.8),
+}
 
 
 def test_the_report_and_the_time(capsys):
@@ -122,3 +128,15 @@ def test_writing_a_token(capsys):
 def test_what_is_not_written(arguments, words, capsys):
     assert main(["explain", *arguments, *MESH]) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("preset", some(MEASURED, "lm-4.90b"))
+def test_a_step_is_priced_as_the_hardware_runs_it(preset, capsys):
+    """The kernels and the unrolled layers of a GPU, on a machine that has none."""
+    batch, milliseconds, gibibytes = MEASURED[preset]
+    step = ["--preset", preset, "--batch", str(batch), "--length", "256", "--model.keep", "everything"]
+    plain = ["--model.dropout", "0", "--model.logit-jitter", "0"]  # as it is measured
+    assert main(["explain", *step, *plain, "--mesh", "data:1", "--hardware", "h200", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["seconds"] * 1e3 == pytest.approx(milliseconds, rel=0.06)
+    assert data["memory"]["peak"] / 2**30 == pytest.approx(gibibytes, rel=0.06)

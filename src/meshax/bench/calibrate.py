@@ -113,6 +113,8 @@ class Calibration:
             overhead=self._overhead,
             slowness=self._slowness,
             measured=True,
+            platform=self.mesh.platform,
+            kind=self.mesh.device_kind,
         )
 
     def _array(self, dtype: Any, mesh: Mesh | None = None, **sizes: int) -> Tensor:

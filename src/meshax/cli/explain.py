@@ -33,7 +33,7 @@ class Explain(OnLaidOut):
 
         with usage():
             machine = find(self.hardware or None)
-        report = self.explained()
+        report = self.explained(machine)
         report.overlap = self.overlap
         if self.html:
             report.to_html(self.html, machine)

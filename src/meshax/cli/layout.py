@@ -56,7 +56,7 @@ class FindLayout(OnProgram):
             machine = machine.replaying() if self.decode else machine
             memory = parse_bytes(self.memory) if self.memory else machine.memory if self.hardware else None
             pins = Layout(" ".join(self.pin)).rules
-        target = self.load()
+        target = self.load(machine)
         if not (self.mesh or self.processors or target.program):
             raise UsageError(
                 f"{target.name} has no mesh of its own.", fix='give --mesh "data:2 model:4", or --processors 8.'

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ..plan.compile.targets import Target
+    from ..plan.cost.hardware import Hardware
     from ..plan.explain.report import Report
     from ..program import Program
 
@@ -182,19 +183,21 @@ class OnProgram(Reporting):
             if self.mesh:
                 Mesh(self.mesh, abstract=True)
 
-    def load(self) -> "Target":
-        """Loads the target. Looking at a program takes no accelerator from whoever uses it."""
+    def load(self, machine: "Hardware") -> "Target":
+        """Loads the target, as it is on a machine. Looking at a program takes no accelerator from whoever uses it."""
         import jax
 
         from ..decode.planning import decode_target
         from ..plan.compile.targets import load_target
+        from ..plan.cost.processors import assuming
         from ..train.preset_steps import preset_target
 
         self.check_program()
         jax.config.update("jax_platforms", "cpu")
-        if self.decode:
-            return decode_target(**self.decode_step())
-        return load_target(self.target) if self.target else preset_target(**self.preset_step())
+        with assuming(machine):
+            if self.decode:
+                return decode_target(**self.decode_step())
+            return load_target(self.target) if self.target else preset_target(**self.preset_step())
 
 
 @dataclass(kw_only=True)
@@ -237,21 +240,22 @@ class OnLaidOut(OnProgram):
         if self.html and (os.path.isdir(self.html) or not os.path.isdir(folder)):
             raise UsageError(f"{self.html!r} cannot be written.", fix="name a file in a folder that exists.")
 
-    def build(self) -> "tuple[Target, Program]":
-        """Makes the program, without devices."""
+    def build(self, machine: "Hardware") -> "tuple[Target, Program]":
+        """Makes the program of a machine, without devices."""
         self.check_layout()
         self.check_html()
-        target = self.load()
+        target = self.load(machine)
         with usage():
             target.axes(self.mesh)
-        return target, target.build(self.mesh, self.layout, self.param_layout, self.optimizer_layout)
+        rules = (self.layout, self.param_layout, self.optimizer_layout)
+        return target, target.build(self.mesh, *rules, hardware=machine)
 
-    def explained(self) -> "Report":
-        """Traces the program."""
+    def explained(self, machine: "Hardware") -> "Report":
+        """Traces the program as that of a machine."""
         from ..plan.compile.targets import blamed
         from ..plan.explain.report import explain
 
-        target, program = self.build()
+        target, program = self.build(machine)
         with blamed(target.name, target.path, "cannot be traced"):
             report = explain(program, *target.args)
         report.replays = self.decode
@@ -262,8 +266,9 @@ HardwareOption = Annotated[
     str,
     arg(
         metavar="NAME",
-        help="What to predict for: tpu-v2 to tpu-v6e, a100, h100, h200, b200, cpu, this (what bench calibrate "
-        "measured), or a .json file it wrote. h100x8@400Gbit/s: hosts of 8, each of which sends so much to others.",
+        help="What to trace and predict for: tpu-v2 to tpu-v6e, a100, h100, h200, b200, cpu, this (what bench "
+        "calibrate measured), or a .json file it wrote. h100x8@400Gbit/s: hosts of 8, each of which sends so much to "
+        "others.",
         help_behavior_hint="(default: this)",
     ),
 ]

@@ -23,6 +23,7 @@ from ..layout import current
 from ..ops import remat, scan
 from ..ops.control import slices_along
 from ..ops.operands import compute
+from ..plan.cost.processors import chosen_platform
 from ..tensors import Tensor, is_tensor, moved
 from .recomputation import KEEP
 
@@ -49,7 +50,7 @@ def arranged(layers: Any, layers_as: str, over: str = "layers", few: int = _FEW)
         return layers
     if layers_as == "auto":
         is_few = _stack_dim(layers, over).size <= few
-        layers_as = "unrolled" if is_few and jax.default_backend() == "gpu" else "loop"
+        layers_as = "unrolled" if is_few and chosen_platform() == "gpu" else "loop"
     return tuple(slices_along(layers, over)) if layers_as == "unrolled" else layers
 
 

@@ -1,9 +1,10 @@
 """How queries, keys and values are brought together: by the best kernel for the place.
 
 On NVIDIA's Hopper kernels of ours over short sequences (`short_attention`), on its GPUs otherwise cuDNN's fused
-attention where it can (16-bit numbers), on TPUs JAX's flash attention (from v4 on, whole blocks of 128 positions, no
-window, no prefix), elsewhere products and a softmax. If the positions are split over a mesh axis, each processor keeps
-its queries, and keys and values go around in a ring: one permute a turn, the softmax put together as they pass.
+attention where it can (16-bit numbers; on a described mesh a primitive that stands for it), on TPUs JAX's flash
+attention (from v4 on, whole blocks of 128 positions, no window, no prefix), elsewhere products and a softmax. If the
+positions are split over a mesh axis, each processor keeps its queries, and keys and values go around in a ring: one
+permute a turn, the softmax put together as they pass.
 """
 
 import math
@@ -38,8 +39,10 @@ from ..ops import (
 from ..ops import local as local_
 from ..ops import max as max_
 from ..ops import sum as sum_
+from ..plan.cost.processors import DescribedMesh
 from ..sources import operation
 from ..tensors import Tensor
+from .described_attention import described_attention
 from .dropout import Dropout
 
 HIDDEN = -1e9
@@ -249,6 +252,9 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, scal
     def fused(q: Any, k: Any, v: Any, *masks: Any) -> Any:
         flat = [x.reshape(math.prod(x.shape[: len(batch)]), x.shape[len(batch)], -1, x.shape[-1]) for x in (q, k, v)]
         mask = masks[0].reshape(-1, 1, *masks[0].shape[-2:]) if masks else None
+        if isinstance(current().mesh, DescribedMesh):
+            bias = None if mask is None else jnp.where(mask, 0.0, HIDDEN).astype(q.dtype)  # as JAX makes of a mask
+            return described_attention(*flat, bias).reshape(q.shape)
         out = jax.nn.dot_product_attention(
             flat[0], flat[1], flat[2], mask=mask, scale=scale, is_causal=is_causal, implementation="cudnn"
         )

@@ -46,6 +46,11 @@ def test_hosts_that_are_joined(text, node, bandwidth):
 
 
 @pytest.mark.parametrize("name", KNOWN)
+def test_known_hardware_has_the_name_that_jax_gives_its_devices(name):
+    assert KNOWN[name].name == name and of_device(KNOWN[name].kind) is KNOWN[name]
+
+
+@pytest.mark.parametrize("name", KNOWN)
 def test_known_hardware_makes_sense(name):
     hardware = KNOWN[name]
     speeds = [*hardware.flops.values(), hardware.memory, hardware.memory_bandwidth, hardware.inside.bandwidth]

@@ -19,6 +19,8 @@ from typing import Any
 from ...errors import ArgumentError, MeshaxError, did_you_mean
 from ...mesh import Mesh
 from ...program import Program, spmd
+from ..cost.hardware import Hardware
+from ..cost.processors import DescribedMesh
 from ..search.named_layouts import find_layout, sizes_of
 from .overlap import overlapping
 from .topologies import CPU
@@ -55,13 +57,19 @@ class Target:
         optimizer: str = "",
         topology: str | None = None,
         overlap: bool = False,
+        hardware: Hardware | None = None,
     ) -> Program:
-        """Makes the program, without devices unless a topology is named; what is not given is the target's own."""
+        """Makes the program, without devices unless a topology is named; what is not given is the target's own.
+
+        Without devices it is that of some hardware, if one is given.
+        """
         own, axes = self.program, self.axes(mesh)
         if topology == CPU:
             processors = Mesh(axes)
+        elif topology:
+            processors = Mesh(axes, topology=topology)
         else:
-            processors = Mesh(axes, topology=topology) if topology else Mesh(axes, abstract=True)
+            processors = DescribedMesh(axes, hardware) if hardware else Mesh(axes, abstract=True)
         flags = overlapping(processors.platform) if overlap else None
         if own is not None and not (layout or params or optimizer):
             return spmd(own.fn, processors, own.layout, own.donate, flags)

@@ -56,6 +56,8 @@ class Hardware:
     hides: tuple[str, ...] = ()  # collectives that its compiler runs beside computation, where it is asked to
     measured: bool = False
     replay: Replay | None = None  # None: nothing changes
+    platform: str = ""  # as JAX says of its devices: cpu, gpu, tpu
+    kind: str = ""  # their `device_kind`, as in "NVIDIA H200"
 
     def replaying(self) -> "Hardware":
         """Returns the same hardware as a program finds it that is launched as a whole, again and again."""
@@ -73,9 +75,9 @@ class Hardware:
         return json.dumps(asdict(self), indent=2)
 
 
-def _tpu(name: str, bf16: float, gigabytes: float, bandwidth: float, link: float) -> Hardware:
+def _tpu(kind: str, bf16: float, gigabytes: float, bandwidth: float, link: float) -> Hardware:
     return Hardware(
-        name,
+        _KINDS.get(kind.lower(), kind.lower()).replace(" ", "-"),
         {"bfloat16": bf16 * _TERA, "float32": bf16 * _TERA / 3},  # float32 takes several passes
         gigabytes * 2**30,
         bandwidth * _GB,
@@ -85,14 +87,16 @@ def _tpu(name: str, bf16: float, gigabytes: float, bandwidth: float, link: float
         memory_efficiency=0.85,
         overhead=0.3 * _MICRO,
         hides=("all-gather", "permute"),  # reductions stay where they are: docs/performance.md
+        platform="tpu",
+        kind=kind,
     )
 
 
 def _gpu(
-    name: str, bf16: float, tf32: float, gigabytes: float, bandwidth: float, nvlink: float, net: float
+    kind: str, bf16: float, tf32: float, gigabytes: float, bandwidth: float, nvlink: float, net: float
 ) -> Hardware:
     return Hardware(
-        name,
+        re.split(r"[\s-]+", kind.lower())[1],
         {"bfloat16": bf16 * _TERA, "float16": bf16 * _TERA, "float32": tf32 * _TERA, "float64": tf32 * _TERA / 8},
         gigabytes * 1e9,
         bandwidth * _GB,
@@ -108,23 +112,29 @@ def _gpu(
         # ms a token, 73% and 87% of the bandwidth), the link what gpt-fast publishes of 2, 4 and 8 A100s (18, 24 and 29
         # microseconds for each all-reduce of a token).
         replay=Replay(1.0 * _MICRO, 0.93, Link(0.9 * _MICRO, nvlink * _GB, 17 * _MICRO)),
+        platform="gpu",
+        kind=kind,
     )
 
 
-# Datasheets: peak TFLOP/s in bfloat16, memory in GiB (TPU) or GB (GPU), GB/s of memory, GB/s of links in one direction.
+# How JAX calls some TPUs.
+_KINDS = {"tpu v5 lite": "tpu v5e", "tpu v5": "tpu v5p", "tpu v6 lite": "tpu v6e", "tpu v5litepod": "tpu v5e"}
+
+# JAX's names, and datasheets: peak TFLOP/s in bfloat16, (GPU) in TF32, memory in GiB (TPU) or GB (GPU), GB/s of memory,
+# GB/s of links in one direction.
 KNOWN: dict[str, Hardware] = {
     hardware.name: hardware
     for hardware in (
-        _tpu("tpu-v2", 22.5, 8, 350, 31),
-        _tpu("tpu-v3", 61.5, 16, 450, 41),
-        _tpu("tpu-v4", 137.5, 16, 614, 45),
-        _tpu("tpu-v5e", 197, 16, 819, 45),
-        _tpu("tpu-v5p", 459, 95, 2765, 90),
-        _tpu("tpu-v6e", 918, 32, 1640, 90),
-        _gpu("a100", 312, 156, 80, 2039, 300, 25),
-        _gpu("h100", 989, 494, 80, 3350, 450, 50),
-        _gpu("h200", 989, 494, 141, 4800, 450, 50),
-        _gpu("b200", 2250, 1125, 180, 8000, 900, 50),
+        _tpu("TPU v2", 22.5, 8, 350, 31),
+        _tpu("TPU v3", 61.5, 16, 450, 41),
+        _tpu("TPU v4", 137.5, 16, 614, 45),
+        _tpu("TPU v5 lite", 197, 16, 819, 45),
+        _tpu("TPU v5", 459, 95, 2765, 90),
+        _tpu("TPU v6 lite", 918, 32, 1640, 90),
+        _gpu("NVIDIA A100-SXM4-80GB", 312, 156, 80, 2039, 300, 25),
+        _gpu("NVIDIA H100 80GB HBM3", 989, 494, 80, 3350, 450, 50),
+        _gpu("NVIDIA H200", 989, 494, 141, 4800, 450, 50),
+        _gpu("NVIDIA B200", 2250, 1125, 180, 8000, 900, 50),
         # one of 8 virtual processors on 2 cores, as `meshax bench calibrate` measured it
         Hardware(
             "cpu",
@@ -134,13 +144,11 @@ KNOWN: dict[str, Hardware] = {
             Link(8 * _MICRO, 2.2e9, 40 * _MICRO),
             overhead=2 * _MICRO,
             slowness={"all-gather": 0.9, "reduce-scatter": 1.7, "all-to-all": 4.6, "permute": 1.1},
+            platform="cpu",
+            kind="cpu",
         ),
     )
 }
-
-
-# How JAX calls some TPUs.
-_KINDS = {"tpu v5 lite": "tpu v5e", "tpu v5": "tpu v5p", "tpu v6 lite": "tpu v6e", "tpu v5litepod": "tpu v5e"}
 
 
 def parse_bytes(text: str) -> float:

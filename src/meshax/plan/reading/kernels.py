@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from .broadcasting import Number
-from .primitives import ATTENTION
+from .primitives import ATTENTION, FLASH
 from .walk import Block, Step, Value
 
 
@@ -199,4 +199,7 @@ def flops_of(step: Step) -> Number:
         return 2 * ATTENTION[called] * queries.size * keys.shape[1]
     if step.name == "pallas_call" and step.params.get("cost_estimate") is not None:
         return step.params["cost_estimate"].flops
+    if step.name == "pallas_call" and (products := [n for name, n in FLASH.items() if name in step.scope]):
+        queries, keys = step.inputs[:2]  # [batch, heads, positions, d]
+        return 2 * products[0] * queries.size * keys.shape[2]
     return 0

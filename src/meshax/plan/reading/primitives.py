@@ -37,13 +37,16 @@ class Traits:
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute")
 CONTROL = frozenset({"scan", "while", "cond"})  # the primitives whose programs stay nested
+CUDNN_FORWARD, CUDNN_BACKWARD = "dot_product_attention_fwd_wrapper", "dot_product_attention_bwd_wrapper"
 # Kernels of attention, cuDNN's and ours, and how many matrix products each stands for.
 ATTENTION = {
-    "dot_product_attention_fwd_wrapper": 2,
-    "dot_product_attention_bwd_wrapper": 5,
+    CUDNN_FORWARD: 2,
+    CUDNN_BACKWARD: 5,
     "short_attention_forward": 2,
     "short_attention_backward": 5,
 }
+# Those of JAX's for TPUs that do not say it themselves, by the scope they are called in.
+FLASH = {"/flash_mha_bwd_dkv_": 4, "/flash_mha_bwd_dq_": 3}
 
 _TABLE: dict[str, Traits] = {}
 

@@ -29,7 +29,11 @@ class Graph:
     """A traced program, unsplit, with names."""
 
     def __init__(self, fn: Any, args: Sequence[Any], donate: Sequence[int] = ()):
-        """Traces the function, without any device."""
+        """Traces the function, without any device.
+
+        The mesh is of no hardware, so that attention is products and a softmax: names go through these, and a layout
+        that splits positions is seen to communicate. A kernel would hide them.
+        """
         program = Program(fn, Mesh("unsplit:1", abstract=True), Layout(), donate)
         with recording_names(), explained_tracing():
             trace = program.trace(*args)

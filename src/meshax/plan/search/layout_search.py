@@ -22,6 +22,7 @@ from ...layout import Layout, RulesLike
 from ...mesh import Mesh
 from ...program import spmd
 from ..cost.hardware import Hardware, find, parse_bytes
+from ..cost.processors import described
 from ..cost.timing import Network, kernel_time
 from ..explain.hosts import reason_inside
 from ..explain.report import Report
@@ -108,7 +109,7 @@ def search(
         raise ArgumentError(f"{memory!r} bytes is not a memory limit.", fix="give a positive number of bytes.")
     graph = Graph(fn, args, donate)
     fixed = read_pins(pins, exclude, graph)
-    shapes = list(_meshes(processors)) if meshes is None else meshes
+    shapes = [described(mesh, machine) for mesh in (_meshes(processors) if meshes is None else meshes)]
     every = [
         _Search(fn, args, donate, graph, mesh, machine, limit, masks_of(fixed, mesh), all_shapes=meshes is None)
         for mesh in shapes
