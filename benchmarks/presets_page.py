@@ -1,6 +1,6 @@
 """Writes docs/presets/: a page for each family of presets, what they need on a mesh, and layouts that a search finds.
 
-The paper's models have a layout and a mesh of their own, the paper's: for these nothing is searched for.
+The paper's models have a mesh of their own, the paper's, and a layout, beside which stands what the search finds there.
 
     python benchmarks/presets_page.py [--write] [--only lm-0.14b ...]
 
@@ -10,6 +10,7 @@ Nothing runs: the figures are read off traces of the training step, as `meshax e
 import argparse
 import contextlib
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,19 +22,22 @@ import meshax as mx  # noqa: E402
 from meshax.models.contract import Preset, parameter_count  # noqa: E402
 from meshax.models.presets import PRESETS, preset  # noqa: E402
 from meshax.plan.cost.hardware import find  # noqa: E402
+from meshax.plan.cost.processors import DescribedMesh, assuming  # noqa: E402
 from meshax.plan.printing.units import show_bytes, show_seconds  # noqa: E402
 from meshax.plan.search.layout_search import Candidate, search  # noqa: E402
 from meshax.plan.search.named_layouts import find_layout, sizes_of  # noqa: E402
 from meshax.train.preset_steps import preset_target  # noqa: E402
 
 PAGES = Path(__file__).parents[1] / "docs" / "presets"
-COMPARED = ("data", "data+model", "sequence", "fsdp")
+COMPARED = ("data", "data+model", "sequence", "fsdp")  # models of images have other dims: by rules
+COMPARED_IMAGES = ("batch:rows+cols", "batch:rows x:cols", "x:rows+cols", "x:rows y:cols")
 MACHINES = {  # beside the paper's, which presets know
     **{name: ("data:2 model:4", "cpu") for name, p in PRESETS.items() if p.family == "laptop"},
     "wmt-baseline": ("data:8 model:1", "tpu-v2"),
     "modern-0.1b": ("data:4 model:2", "h100"),
     "modern-1b": ("data:4 model:2", "h100"),
     "modern-7b": ("data:8 model:8", "h100"),
+    **{name: ("rows:2 cols:4", "h100") for name, p in PRESETS.items() if p.family == "images"},
 }
 # Tables 2 and 3 of Shazeer et al. (2018): perplexity per word on the billion word benchmark, BLEU of WMT14 En-Fr.
 PAPER = dict(zip([n for n in PRESETS if n.startswith("lm-")], (35.0, 31.7, 28.9, 26.8, 25.1, 24.1, 24.0), strict=True))
@@ -83,6 +87,15 @@ FAMILIES = {
         "al.'s large model, one matrix for everything, sinusoids, Adam and the schedule of that paper; here norms come "
         "before the layers and have no shift, and no map has a bias.",
     ),
+    "images": (
+        "Presets of images",
+        "U-Nets that label every place of one volume, with the configuration of Mesh-TensorFlow's experiment "
+        "(`unet3d-...`, for volumes of three sizes), and the usual classifiers of images (`resnet-...`). "
+        "They have none of the dims that names of layouts are of: the layouts are rules. A volume is one example, so a "
+        "rule for `batch` leaves all of it to one processor, and the others compute nothing of use; rules for its "
+        "sides share it. On TPUs compilers need several times the memory: [an example larger than a "
+        "device](../giant_images.md#what-it-takes) has it.",
+    ),
     "modern": (
         "Modern presets",
         "The same decoder with what has become usual since: rotary positions, a gated feed-forward map, keys and "
@@ -96,6 +109,7 @@ OWN = textwrap.fill(
     "step sends and does under it:",
     120,
 )
+FOUND = "The last column is the first line of what the search prints:"
 COMPILED = {  # by families: what a compiler said
     "translation": """## Compiled
 
@@ -128,23 +142,29 @@ class Row:
     mesh: str
     hardware: str
     compared: dict[str, tuple[int, float]]  # the memory and the seconds of the usual layouts
-    best: Candidate | None  # what a search finds, where there is one
+    best: Candidate  # what a search finds
 
 
 def measured(name: str) -> Row:
     """Traces the preset under the usual layouts, and searches for others."""
     axes, hardware = MACHINES.get(name) or (preset(name).mesh, "tpu-v2")
-    target = preset_target(name)
+    machine = find(hardware)
+    with assuming(machine):
+        target = preset_target(name)
     fn, args, donate = target.fn, target.args, target.donate
-    mesh, chosen, compared = mx.Mesh(axes, abstract=True), preset(name), {}
-    for name_of_layout in COMPARED:
+    mesh, chosen, compared = DescribedMesh(axes, machine), preset(name), {}
+    for name_of_layout in columns(chosen):
         with contextlib.suppress(mx.LayoutError):  # a name may be of dims that this model has none of
             layout = find_layout(name_of_layout, mesh, known=chosen.model.glossary, sizes=sizes_of(args))
             report = mx.spmd(fn, mesh, layout, donate).explain(*args)
             compared[name_of_layout] = report.memory["peak"], report.seconds(hardware)
-    is_ours = chosen.family not in RESULTS
-    best = search(fn, args, [mesh], hardware=hardware, donate=donate)[0] if is_ours else None
+    best = search(fn, args, [mesh], hardware=hardware, donate=donate)[0]
     return Row(chosen, axes, hardware, compared, best)
+
+
+def columns(chosen: Preset) -> tuple[str, ...]:
+    """Returns the layouts that a family is shown under, as `--layout` takes them."""
+    return COMPARED_IMAGES if chosen.family == "images" else COMPARED
 
 
 def table(rows: list[Row]) -> str:
@@ -153,12 +173,12 @@ def table(rows: list[Row]) -> str:
     every = {" x ".join(row.preset.batch).replace("_", " ") for row in rows}
     sizes = every.pop() if len(every) == 1 else "batch"
     heads = ["preset", "parameters", sizes, *([RESULTS[rows[0].preset.family]] if has_paper else []), "processors"]
-    heads += [*COMPARED, *(["found"] if rows[0].best else [])]
+    layouts = columns(rows[0].preset)
+    heads += [*(f"`{one}`" if ":" in one else one for one in layouts), "found"]
     lines = [heads, ["---"] * len(heads)]
     for row in rows:
         p, limit = row.preset, find(row.hardware).memory
-        costs = [row.compared.get(layout) for layout in COMPARED]
-        costs += [(row.best.memory, row.best.seconds)] if row.best else []
+        costs = [*(row.compared.get(layout) for layout in layouts), (row.best.memory, row.best.seconds)]
         lines.append([
             f"`{p.name}`", f"{parameter_count(p.model):,}", " x ".join(map(str, p.batch.values())),
             *([str(PAPER[p.name])] if has_paper else []), f"{row.mesh}, {row.hardware}",
@@ -171,16 +191,21 @@ def shown(peak: int, seconds: float, limit: float) -> str:
     return f"{show_bytes(peak)}{' ✗' if peak > limit else ''}, {show_seconds(seconds)}"
 
 
-def command(row: Row) -> str:
+def searching(row: Row) -> str:
+    return f'meshax layout --preset {row.preset.name} --mesh "{row.mesh}" --hardware {row.hardware}'
+
+
+def explaining(row: Row) -> str:
     where = f'--preset {row.preset.name} --mesh "{row.mesh}"'
-    if row.best:
-        return f"meshax layout {where} --hardware {row.hardware}"
     return f"meshax explain {where} --layout {row.preset.layout} --hardware {row.hardware}"
+
+
+def commands(written: Callable[[Row], str], rows: list[Row]) -> str:
+    return "\n".join(["```bash", *map(written, rows), "```"])
 
 
 def advice(row: Row) -> str:
     """Returns the best layout that was found for a preset, with the reasons."""
-    assert row.best is not None
     layout = repr(row.best.layout).removeprefix("Layout(").removesuffix(")")
     reasons = "\n".join(f"  - {reason}" for reason in row.best.why.split("; "))
     return f"- `{row.preset.name}`: `{layout}`\n  - sends {show_bytes(row.best.wire_bytes)} a step\n{reasons}"
@@ -189,14 +214,16 @@ def advice(row: Row) -> str:
 def page(family: str, rows: list[Row]) -> str:
     """Returns the page of a family."""
     title, words = FAMILIES[family]
-    commands = "\n".join(map(command, rows))
+    has_own_layout = family in RESULTS
     parts = [
         f"# {title}",
         textwrap.fill(words, 120, break_on_hyphens=False, break_long_words=False),
         table(rows),
-        "The last column is the first line of what the search prints:" if rows[0].best else OWN,
-        f"```bash\n{commands}\n```",
-        *([WHY, "\n".join(map(advice, rows))] if rows[0].best else []),
+        *([OWN, commands(explaining, rows)] if has_own_layout else []),
+        FOUND,
+        commands(searching, rows),
+        WHY,
+        "\n".join(map(advice, rows)),
         *([COMPILED[family]] if family in COMPILED else []),
         "## The figures",
         FOOT,
@@ -213,7 +240,7 @@ def main() -> None:
     rows = []
     for name in options.only:
         rows.append(measured(name))
-        print(advice(rows[-1]) if rows[-1].best else name, flush=True)
+        print(advice(rows[-1]), flush=True)
     for family in FAMILIES:
         if members := [row for row in rows if row.preset.family == family]:
             if options.write:

@@ -66,6 +66,31 @@ def test_a_preset_is_built_directly(capsys):
     assert not [name for name in set(sys.modules) - modules if name.startswith("target_")]
 
 
+def test_what_fits_is_kept(capsys):
+    limit, asked = 8 * 2**30, ["explain", "--preset", "tiny", "--batch", "8000", *MESH, "--layout", "data", "--json"]
+    asked += ["--hardware", "tpu-v2", "--model.keep"]
+    needs = {}
+    for keep in ("auto", "everything"):
+        assert main([*asked, keep]) == 0
+        needs[keep] = json.loads(capsys.readouterr().out)
+    assert needs["auto"]["keep"] == "all products" and "keep" not in needs["everything"]
+    assert needs["auto"]["memory"]["peak"] <= 0.9 * limit < needs["everything"]["memory"]["peak"]
+
+
+def test_what_is_kept_is_said(capsys):
+    asked = ["explain", "--preset", "tiny", "--model.keep", "auto", *MESH, "--layout", "data", "--hardware", "tpu-v2"]
+    assert main(asked) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said == "the backward pass keeps everything: 22.6 MB of 8.59 GB predicted"
+    assert main([*asked, "--batch", "600000"]) == 0
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("the backward pass keeps nothing, and does not fit: ")
+    assert main(["explain", "--decode", "--preset", "tiny", "--mesh", "model:4", "--model.keep", "auto"]) == 0
+    assert "backward" not in capsys.readouterr().out
+    assert main(["explain", TINY, "--model.keep", "auto", *MESH]) == 2
+    assert "--model.*, --batch and --length are of a preset's step." in capsys.readouterr().err
+
+
 def test_json(capsys):
     assert main(["explain", TINY, *MESH, "--layout", "fsdp", "--hardware", "tpu-v4", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)

@@ -69,6 +69,11 @@ def test_usage_messages(capsys):
     assert capsys.readouterr().err.startswith("meshax: --mesh or --processors: one of the two.\n")
     assert main(["layout", TINY, "--processors", "-4"]) == 2
     assert capsys.readouterr().err.startswith("meshax: there are no -4 processors.\n")
+    assert main(["layout", "--preset", "tiny", "--processors", "8", "--model.keep", "auto"]) == 2
+    assert capsys.readouterr().err == (
+        "meshax: --model.keep auto is of one layout, and layouts are compared here with one thing kept.\n"
+        "  fix: name what is kept, as in --model.keep products; explain and plan choose it for a layout.\n"
+    )
     assert main(["layout", TINY, "--processors", "8", "--memory", "much"]) == 2
     assert capsys.readouterr().err.startswith(
         "meshax: 'much' is not a size of memory.\n"

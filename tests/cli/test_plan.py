@@ -88,6 +88,17 @@ def test_virtual_processors_need_no_other_compiler(monkeypatch, capsys):
     assert 0.9 < data["estimated_memory"]["peak"] / data["memory"]["total"] < 1.25
 
 
+@pytest.mark.exhaustive
+def test_what_is_planned_keeps_what_fits(capsys):
+    asked = ["plan", "--preset", "tiny", "--batch", "8", "--length", "16", "--model.layers", "1", "--topology", "cpu"]
+    asked += ["--mesh", "data:2 model:2", "--layout", "data", "--hardware", "h100", "--model.keep", "auto"]
+    assert main([*asked, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["keep"] == "everything" and "choosing what to keep" in err
+    assert main([*asked, "--preset", "tinny"]) == 2
+    assert "meshax: there is no preset 'tinny'.\n" in capsys.readouterr().err
+
+
 def test_a_target_that_uses_jax_at_once(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("XLA_FLAGS", raising=False)  # the tests' own virtual processors
     file = tmp_path / "arrays.py"

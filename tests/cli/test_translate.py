@@ -15,7 +15,7 @@ from meshax.cli import evaluate, main, written
 from meshax.cli import translate as module
 from meshax.decode.translating import Translation
 from meshax.train.loop import Run
-from meshax.train.record import record_start
+from meshax.train.record import record_start, signature
 from runs import small, small_translator, write_text
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def run(tmp_path_factory):
     """A run that has saved its first state: nothing is trained."""
     run = Run(small_translator(tmp_path_factory.mktemp("translate"), steps=2), Console(quiet=True))
     with contextlib.closing(run.checkpoints):
-        record_start(run.config, 0, run.mesh, run.layout)
+        record_start(run.config, run.mesh, run.layout, signature(run.config))
         run._save(2, run.first_state())
     return run.directory
 

@@ -25,6 +25,7 @@ from meshax.train.loss_guard import Guard
 from meshax.train.metrics import Metrics, finite, read_metrics
 from meshax.train.options import DataOptions, OptimizerOptions
 from meshax.train.profiling import Profile
+from meshax.train.record import record_start, signature
 from runs import small, write_text
 
 QUIET = Console(quiet=True)
@@ -269,6 +270,32 @@ def test_a_run_that_is_done_is_only_evaluated_again(whole, monkeypatch):
     monkeypatch.setattr(Run, "step", property(lambda self: pytest.fail("a step was taken")))
     assert again.train() == result
     assert measured(run.directory) == before
+
+
+def test_a_checkpoint_of_another_run(whole, folder, tmp_path):
+    run, _ = whole
+    other = replace(run.config, out=str(tmp_path / "other"), optimizer=OptimizerOptions(rate=1e-4))
+    other.directory().mkdir()
+    record_start(other, run.mesh, run.layout, signature(other))
+    newest = max(run.directory.glob("checkpoints/*-step-12"))
+    shutil.copytree(newest, tmp_path / "other" / "checkpoints" / newest.name)
+    for one in (made(other), made(other, read_only=True)):
+        with pytest.raises(Damaged, match=r"of another run than .*\n.*optimizer.rate is 0.003 there, 0.0001 here\n"):
+            one.train() if not one.read_only else one.restored()
+    shutil.copyfile(run.directory / "config.json", tmp_path / "other" / "config.json")  # the run, moved
+    assert made(other, read_only=True).restored()[1]["step"] == 12
+
+
+def test_a_configuration_of_an_earlier_version(whole, tmp_path):
+    """They said that nothing is dropped where nobody had asked; what the model has was in its fields."""
+    run, _ = whole
+    data = json.loads((run.directory / "config.json").read_text())
+    data["dropout"], data["model"]["dropout"] = 0.0, 0.25
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    assert run_config(tmp_path).model().dropout == 0.25
+    del data["model"]["dropout"]  # still earlier
+    (tmp_path / "config.json").write_text(json.dumps(data))
+    assert run_config(tmp_path).model().dropout == 0.0
 
 
 def test_fewer_steps_than_there_are(whole):

@@ -6,15 +6,19 @@ import subprocess
 from dataclasses import replace
 
 import jax
+import pytest
 
+from meshax.train.checkpoint import Damaged
 from meshax.train.config import TrainConfig, run_config
 from meshax.train.options import OptimizerOptions
-from meshax.train.record import record_start, versions
+from meshax.train.record import check_own, record_start, signature, versions
 
 
 def started(config, step):
     mesh, layout = config.placed()
-    lines = record_start(config, step, mesh, layout)
+    extra = {"step": step} if step else {}
+    config.directory().mkdir(exist_ok=True)
+    lines = record_start(config, mesh, layout, signature(config, extra), extra)
     return lines, json.loads((config.directory() / "config.json").read_text())
 
 
@@ -62,6 +66,52 @@ def test_a_run_that_begins_anew_has_no_history(tmp_path):
     started(config, 0)
     lines, stored = started(replace(config, steps=50), 0)
     assert lines == [] and len(stored["history"]) == 1
+
+
+def test_a_run_keeps_its_name_and_another_has_another(tmp_path):
+    config = TrainConfig(out=str(tmp_path / "run"))
+    _, first = started(config, 0)
+    _, second = started(replace(config, steps=700), 200)
+    assert first["run"] == second["run"] and len(first["run"]) == 16
+    _, anew = started(config, 0)
+    assert anew["run"] != first["run"]
+    assert run_config(config.out).steps == 600  # the name is no option
+
+
+def test_a_checkpoint_of_another_run_is_told_with_what_differs(tmp_path):
+    own = TrainConfig(out=str(tmp_path / "own"))
+    started(own, 0)
+    other = replace(own, out=str(tmp_path / "other"), optimizer=OptimizerOptions(rate=0.5), mesh="data:8")
+    extra = {"step": 7, **json.loads(json.dumps(signature(other)))}
+    with pytest.raises(Damaged) as raised:
+        check_own(own.out, extra)
+    assert str(raised.value) == (
+        "the checkpoint of step 7 is of another run than the folder that it is in.\n"
+        f"  values: {own.out}: mesh is 'data:8' there, '' here\n"
+        "          optimizer.rate is 0.5 there, 0.003 here\n"
+        "  rule: a run goes on from its own checkpoints.\n"
+        "  fix: remove it; to start from the weights of another run, name its directory: from=."
+    )
+    with pytest.raises(Damaged, match="own: the options are the same\n"):
+        check_own(own.out, {"step": 7, **signature(replace(own, out=other.out))})
+
+
+def test_what_has_no_name_may_be_of_any_run(tmp_path):
+    """Earlier versions gave none, nor has what was imported; a run's own, wherever it has moved, is its own."""
+    config = TrainConfig(out=str(tmp_path))
+    check_own(tmp_path, {"step": 7, **signature(config)})
+    _, stored = started(config, 0)
+    check_own(tmp_path, {"step": 7})
+    check_own(tmp_path, {"step": 7, "run": stored["run"]})
+
+
+def test_of_checkpoints_alone_it_is_said_with_which_options_they_were_saved(tmp_path):
+    config = TrainConfig(out=str(tmp_path))
+    extra = {"step": 7, **signature(config)}
+    changed = replace(config, optimizer=OptimizerOptions(rate=0.5))
+    lines = record_start(changed, *config.placed(), signature(changed, extra), extra)
+    assert lines == ["optimizer.rate: 0.003 before, 0.5 now"]
+    assert json.loads((tmp_path / "config.json").read_text())["run"] == extra["run"]
 
 
 def test_the_commit_where_there_is_one(tmp_path, monkeypatch):

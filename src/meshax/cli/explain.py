@@ -33,12 +33,13 @@ class Explain(OnLaidOut):
 
         with usage():
             machine = find(self.hardware or None)
+        kept, line = self.settle_keep(machine)
         report = self.explained(machine)
         report.overlap = self.overlap
         if self.html:
             report.to_html(self.html, machine)
-        data = {"seconds": report.seconds(machine), "utilization": report.utilization(machine)}
-        text = as_text(report, partial(fitted, width=terminal_width()), machine) + predicted(report, machine)
+        data = kept | {"seconds": report.seconds(machine), "utilization": report.utilization(machine)}
+        text = as_text(report, partial(fitted, width=terminal_width()), machine) + predicted(report, machine) + line
         if self.decode:
             slots, weights, cache = self.slots or 1, report.memory["parameters"], report.memory["inputs"]
             least = (weights + cache) / machine.memory_bandwidth

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from tyro.conf import arg
 
+from ..train.options import AUTO
+from .model_options import given_fields
 from .options import HardwareOption, OnProgram, UsageError, progress_console, usage
 
 
@@ -56,6 +58,11 @@ class FindLayout(OnProgram):
             machine = machine.replaying() if self.decode else machine
             memory = parse_bytes(self.memory) if self.memory else machine.memory if self.hardware else None
             pins = Layout(" ".join(self.pin)).rules
+        if given_fields(self.model).get("keep") == AUTO:
+            raise UsageError(
+                "--model.keep auto is of one layout, and layouts are compared here with one thing kept.",
+                fix="name what is kept, as in --model.keep products; explain and plan choose it for a layout.",
+            )
         target = self.load(machine)
         if not (self.mesh or self.processors or target.program):
             raise UsageError(

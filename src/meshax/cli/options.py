@@ -6,12 +6,13 @@ import math
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from tyro.conf import Positional, arg
 
 from ..errors import MeshaxError
+from ..train.options import AUTO
 from .model_options import ModelGroup, ModelOptions, given_fields
 
 if TYPE_CHECKING:
@@ -239,6 +240,37 @@ class OnLaidOut(OnProgram):
         folder = os.path.dirname(self.html) or "."
         if self.html and (os.path.isdir(self.html) or not os.path.isdir(folder)):
             raise UsageError(f"{self.html!r} cannot be written.", fix="name a file in a folder that exists.")
+
+    def keeps_what_fits(self) -> bool:
+        """Whether what the backward pass keeps is still to be chosen: `--model.keep auto`."""
+        return given_fields(self.model).get("keep") == AUTO
+
+    def settle_keep(self, machine: "Hardware") -> tuple[dict[str, Any], str]:
+        """Puts what fits a machine in the place of `--model.keep auto`, as `train` does.
+
+        Returns:
+            What is to be said of it, as data and as text.
+        """
+        from ..plan.printing.units import show_bytes
+        from ..train.step_memory import most_kept
+
+        if not self.keeps_what_fits():
+            return {}, ""
+        if self.target:
+            self.check_program()  # which says that a target has no such option
+        if self.decode:  # there is no backward pass
+            self.model = replace(self.model, keep=None)
+            return {}, ""
+
+        def needs(keep: str) -> int:
+            self.model = replace(self.model, keep=keep)
+            return int(self.explained(machine).memory["peak"])
+
+        keep, size = most_kept(needs, machine.memory)
+        self.model = replace(self.model, keep=keep)
+        fits = "" if size <= machine.memory else ", and does not fit"
+        line = f"the backward pass keeps {keep}{fits}: {show_bytes(size)} of {show_bytes(machine.memory)} predicted"
+        return {"keep": keep}, f"\n{line}"
 
     def build(self, machine: "Hardware") -> "tuple[Target, Program]":
         """Makes the program of a machine, without devices."""

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import arg
 
@@ -53,22 +53,16 @@ class MakePlan(OnLaidOut):
         self.check_layout()
         self.check_html()
         topology = plain_topology(self.topology)
-        self.check_program()
+        if not self.keeps_what_fits():
+            self.check_program()
         with usage():
-            find(self.hardware or None)
             if topology != CPU:
                 check_topology(topology)
+            machine = find(self.hardware or (None if topology == CPU else topology.partition(":")[0]))
             if self.mesh:
                 check_size(topology, Mesh(self.mesh, abstract=True))
         if topology != CPU:
             check_compiler()
-        module = {} if self.target else {"module": "meshax.train.preset_steps"}
-        target = self.target or json.dumps(self.preset_step())
-        if self.decode:
-            module, target = {"module": "meshax.decode.planning"}, json.dumps(self.decode_step())
-        request = {"target": target, "topology": topology, "mesh": self.mesh, "layout": self.layout}
-        request |= {"params": self.param_layout, "optimizer": self.optimizer_layout, "html": self.html}
-        request["hardware"] = self.hardware
         columns = (SpinnerColumn(finished_text="-"), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=progress_console()) as progress:
 
@@ -80,7 +74,22 @@ class MakePlan(OnLaidOut):
                 end()
                 progress.add_task(stage, total=None)
 
+            if self.keeps_what_fits():
+                begin("choosing what to keep")
+            kept, line = self.settle_keep(machine)
             begin("starting")
-            answer = plan_apart({**request, "overlap": self.overlap, "width": terminal_width()}, begin, **module)
+            module, target = self._worker()
+            request: dict[str, Any] = {"target": target, "topology": topology, "mesh": self.mesh, "layout": self.layout}
+            request |= {"params": self.param_layout, "optimizer": self.optimizer_layout, "html": self.html}
+            request |= {"hardware": self.hardware, "overlap": self.overlap, "width": terminal_width()}
+            answer = plan_apart(request, begin, **module)
             end()
-        self.report(answer["plan"], answer["text"])
+        self.report(answer["plan"] | kept, answer["text"].rstrip("\n") + line)
+
+    def _worker(self) -> tuple[dict[str, str], str]:
+        """Returns the module that the other process runs, if not the usual one, and which program it makes."""
+        if self.target:
+            return {}, self.target
+        if self.decode:
+            return {"module": "meshax.decode.planning"}, json.dumps(self.decode_step())
+        return {"module": "meshax.train.preset_steps"}, json.dumps(self.preset_step())

@@ -36,7 +36,7 @@ from .metrics import Metrics, Unwritten, draw_curve, finite, show_number
 from .options import CONFIG, flat, read_options
 from .profiling import Profile
 from .progress import Display, counting
-from .record import record_start
+from .record import check_own, record_start, signature
 from .starting import CHECKPOINTS, IMPORTED, Weights, make_directory, restored_or_before, state_from, weights_of
 from .step import TrainState, compiler_options, evaluation_step, init_state, make_train_step
 from .step_memory import check_memory, fitted, step_and_shapes
@@ -55,6 +55,7 @@ class Run:
         config = config.filled()
         self.config, self.read_only = config, read_only
         self._saved = 0  # the last step that is
+        self._beside: dict[str, Any] = {}  # what was saved with the checkpoint that the run goes on from
         self.judgement: Judgement | None = None  # of what the model writes, when it is trained
         self.peers = current()
         self.console = (console or Console(stderr=True)) if self.peers.is_first else Console(quiet=True)
@@ -122,6 +123,11 @@ class Run:
             on_retry=self._warn,
         )
 
+    @cached_property
+    def _signature(self) -> dict[str, Any]:
+        """What tells the checkpoints of this run from those of others."""
+        return signature(self.config, self._beside)
+
     def first_state(self) -> TrainState:
         """Returns the state before the first step, made where it is stored."""
         return spmd(self._init, self.mesh, self.layout)()
@@ -135,11 +141,12 @@ class Run:
         Of a run that is only looked at, the state is the model alone: its last weights, or their moving average.
         """
         wanted: Any = step  # a word that it does not know, it explains itself
-        is_alone = IMPORTED in self.checkpoints.describe(wanted).extra
-        if self.read_only or is_alone:
+        beside = self.checkpoints.describe(wanted).extra
+        if self.read_only or IMPORTED in beside:
             model, extra = weights_of(self.directory, self.model, self.mesh, self.layout, wanted, average)
             state = Weights(model) if self.read_only else state_from(model, self.optimizer, self.mesh, self.layout)
             return state, extra
+        check_own(self.directory, beside)
         like = spmd(self._init, Mesh("none:1", abstract=True), "").trace().results
         return self.checkpoints.restore(wanted, like=like, mesh=self.mesh, layout=self.layout)
 
@@ -218,7 +225,7 @@ class Run:
         """Says and writes down what begins after some step, if this is the process that does, and opens the metrics."""
         if not self.peers.is_first:
             return Unwritten()
-        for change in record_start(self.config, first, self.mesh, self.layout):
+        for change in record_start(self.config, self.mesh, self.layout, self._signature, self._beside):
             self._say(f"changed: {change}")
         for line in banner(self):
             self._say(line)
@@ -274,7 +281,7 @@ class Run:
             )
         may_go_back = self.config.on_damage == "previous"
         state, extra = restored_or_before(self.checkpoints, self.restored, may_go_back, self._warn)
-        self._saved = extra["step"]
+        self._saved, self._beside = extra["step"], extra
         if IMPORTED in extra:
             self._say("starts from the weights that were imported")
             return state, extra["step"]
@@ -346,7 +353,7 @@ class Run:
 
     def _save(self, step: int, state: TrainState, evaluation: Evaluation | None = None) -> None:
         """Begins to save a step. If the one before could not be saved, the run says so, and goes on with this one."""
-        extra = {"step": step, "data": self.batches.state(), **self.examples.identity()}
+        extra = {"step": step, "data": self.batches.state(), **self.examples.identity(), **self._signature}
         with self.peers.during("saving"):
             if self.checkpoints.is_writing():
                 self._say(f"step {step}: waiting for the disk, which still writes the checkpoint before")

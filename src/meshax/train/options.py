@@ -18,7 +18,7 @@ from .text_options import DataOptions
 from .yaml import read_yaml
 
 CONFIG = "config.json"
-RECORD = ("versions", "history")  # what the configuration of a run says beside its options
+RECORD = ("run", "versions", "history")  # what the configuration of a run says beside its options
 VIRTUAL = "data:2 model:4"  # the processors of a laptop
 SHORT = ("keep", "vocab", "dtype", "dropout", "layers_as")  # fields of the model that are options by themselves
 AUTO = "auto"  # of what the backward pass keeps: the most that fits
@@ -130,6 +130,9 @@ def read_options(path: Path, kind: type[T]) -> T:
             values=f"{path}: {getattr(error, 'strerror', None) or error}",
             fix="name a TOML, YAML or JSON file, such as the config.toml of a run.",
         ) from error
+    if data.keys() & {*RECORD} and isinstance(data.get("model"), dict):
+        # A run wrote it, and its model has all fields; earlier versions wrote others where none were asked for.
+        data = {name: value for name, value in data.items() if name not in data["model"] or value == AUTO}
     return _parsed(kind, {name: value for name, value in data.items() if name not in RECORD}, path.name)
 
 

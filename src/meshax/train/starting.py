@@ -19,6 +19,7 @@ from ..optim.clipping import Clipped, ClippedState
 from ..program import spmd
 from .checkpoint import Checkpoints, Damaged
 from .config import run_config
+from .record import check_own
 from .step import TrainState, state_of
 
 CHECKPOINTS = "checkpoints"  # the folder of them in a run's directory
@@ -64,6 +65,7 @@ def weights_of(
 
     like = spmd(make, Mesh("none:1", abstract=True), "").trace().results
     with checkpoints_of(run) as checkpoints:
+        check_own(run, checkpoints.describe(step).extra)
         tree, extra = checkpoints.restore(step, like=like, mesh=mesh, layout=layout, dtype="like", partial=True)
     return (tree.optimizer.inner.average if average else tree.model), extra
 

@@ -1,6 +1,7 @@
 """Before the first step: does it fit the memory of a processor, and what may the backward pass keep there?"""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -79,14 +80,31 @@ def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[ModelConfig
         step, args = step_and_shapes(model, config.make_optimizer(), batch, parts if parts > 1 else None)
         return explain(spmd(step, mesh, layout, donate=0), *args)
 
-    needs = 0
-    *more, least = [_keeping(model, keep) for keep in reversed(KEEP)] if chooses else [model]
-    for model in (*more, least):
-        keep = getattr(model, "keep", "everything")
+    keep = getattr(model, "keep", "everything")
+    if chooses:
+        keep, needs = most_kept(lambda keep: predicted(_keeping(model, keep)).memory["peak"], limit)
+        model = _keeping(model, keep)
+    else:
         needs = predicted(model).memory["peak"]
-        if needs <= (limit if model is least else limit * _MARGIN):
-            return model, f"the backward pass keeps {keep}: {show_bytes(needs)} of {show_bytes(limit)} predicted"
-    raise _too_large(limit, needs, keep, ', or pass keep="auto".' if not chooses else ", or use more processors.")
+    if needs > limit:
+        raise _too_large(limit, needs, keep, ', or pass keep="auto".' if not chooses else ", or use more processors.")
+    return model, f"the backward pass keeps {keep}: {show_bytes(needs)} of {show_bytes(limit)} predicted"
+
+
+def most_kept(needs: Callable[[str], int], limit: float) -> tuple[str, int]:
+    """Returns the most that the backward pass may keep, and the bytes that a step then needs.
+
+    A tenth of the limit is to spare, but where the least is kept: that is the answer also if it does not fit.
+
+    Args:
+        needs: tells the bytes of a step that keeps what is named so.
+        limit: the bytes of a processor.
+    """
+    *more, least = reversed(KEEP)
+    for keep in more:
+        if (size := needs(keep)) <= limit * _MARGIN:
+            return keep, size
+    return least, needs(least)
 
 
 def check_memory(report: Report, mesh: Mesh, keep: str) -> None:
