@@ -133,7 +133,8 @@ def test_likelihoods(layout):
     """Also of the likeliest, of equals the first; of a split vocabulary each processor gives its candidates away."""
     mesh, rules = LAYOUTS[layout]
     token = np.array([3, 22, 0, 7, 7], np.int32)
-    program = mx.spmd(lambda logits, token: likelihoods(logits, token, True), mx.Mesh(mesh), rules)
+    everything = Wishes(candidates=row(token), log_probabilities=row(token))
+    program = mx.spmd(lambda logits, token: likelihoods(logits, token, everything), mx.Mesh(mesh), rules)
     arguments = mx.tensor(LOGITS, (batch, vocab)), row(token)
     told = {name: x.numpy() for name, x in program(*arguments).items()}
     wanted = LOGITS - np.log(np.exp(LOGITS).sum(1, keepdims=True))
@@ -146,6 +147,8 @@ def test_likelihoods(layout):
     assert all(size <= slots * 5 * 8 * 4 for size in gathered) and len(gathered) == (2 if "vocab" in rules else 0)
 
 
-def test_nobody_pays_for_candidates_who_does_not_ask():
-    told = alone(likelihoods)(mx.tensor(LOGITS, (batch, vocab)), row(np.zeros(SLOTS, np.int32)))
-    assert set(told) == {"likely"}
+@pytest.mark.parametrize("asked, names", [((), set()), (("log_probabilities",), {"likely"})])
+def test_nobody_pays_for_what_is_not_asked_for(asked, names):
+    zeros = row(np.zeros(SLOTS, np.int32))
+    wishes = Wishes(**dict.fromkeys(asked, zeros))
+    assert set(alone(lambda *x: likelihoods(*x, wishes))(mx.tensor(LOGITS, (batch, vocab)), zeros)) == names

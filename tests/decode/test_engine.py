@@ -1,6 +1,8 @@
 """The engine: what it writes follows from the request alone: not from the slot, the batch, or the layout."""
 
+import math
 from collections import Counter
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -86,6 +88,14 @@ def test_candidates_are_told_to_whom_asks(alone):
     for token, log_p, told in zip(alone[3].tokens, alone[3].log_probabilities, alone[3].candidates, strict=True):
         assert dict(told).get(token, log_p) == log_p and [x for _, x in told] == sorted((x for _, x in told))[::-1]
         assert log_p <= told[0][1]
+
+
+def test_log_probabilities_are_told_to_whom_asks(two_slots, alone):
+    silent = [replace(request, log_probabilities=False) for request in REQUESTS[:2]]
+    written = list(two_slots.generate([*silent, REQUESTS[0]]))
+    assert [one.tokens for one in written] == [alone[i].tokens for i in (0, 1, 0)]
+    assert not written[0].log_probabilities and math.isnan(written[0].log_probability)
+    assert written[2].log_probability == pytest.approx(alone[0].log_probability, abs=1e-5)
 
 
 def without_cache(request, count):
@@ -247,12 +257,13 @@ def test_what_does_not_fit():
 def test_what_a_step_sends():
     """Model parallel: the activations of a token for each part of a layer and the embedding; numbers for the choice."""
     one = engine("heads", slots=2)
-    report = one.explain()
-    sent = Counter()
-    for record in report.collectives:
-        sent[record.kind, record.axes, record.bytes] += record.count
     activations, number = 1 * 16 * 4, 1 * 4
-    assert sent == {
-        ("all-reduce", ("model",), activations): 4 * (1 + 2 * 2),
-        ("all-reduce", ("model",), number): 4 * 5,
-    }
+    for numbers in (2, 5):  # the likeliest; then how likely it is, too
+        sent = Counter()
+        for record in one.explain().collectives:
+            sent[record.kind, record.axes, record.bytes] += record.count
+        assert sent == {
+            ("all-reduce", ("model",), activations): 4 * (1 + 2 * 2),
+            ("all-reduce", ("model",), number): 4 * numbers,
+        }
+        one.submit(Request((1,), 1))

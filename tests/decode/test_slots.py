@@ -1,5 +1,7 @@
 """What the devices are told of slots: as much as somebody asks for, and for the others what changes nothing."""
 
+from dataclasses import replace
+
 import numpy as np
 
 import meshax as mx
@@ -11,8 +13,9 @@ DRAWN = Slot(1, Request((2,), 3, temperature=0.5, top_p=0.9, seed=2**32 - 1, ban
 
 
 def test_wishes():
-    assert wishes_of(GREEDY.request) == {}
-    asked = {"temperature": 0.5, "seed": 2**32 - 1, "top_p": 0.9, "banned": (7, 8, 2)}
+    assert wishes_of(GREEDY.request) == {"log_probabilities": True}
+    assert wishes_of(replace(GREEDY.request, log_probabilities=False)) == {}
+    asked = {"temperature": 0.5, "seed": 2**32 - 1, "top_p": 0.9, "banned": (7, 8, 2), "log_probabilities": True}
     assert wishes_of(DRAWN.request) == asked
     assert "seed" not in wishes_of(Request((1,), top_p=0.5, seed=3))  # nothing is drawn
 

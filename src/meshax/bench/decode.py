@@ -147,7 +147,7 @@ def measure(decoding: Decoding, rounds: int = 5, profile: bool = True) -> Measur
 
     def warm_up(ahead: bool) -> None:
         for prompt in prompts[1:]:
-            engine.submit(Request(prompt[:-tokens], 2 * tokens))
+            engine.submit(Request(prompt[:-tokens], 2 * tokens, log_probabilities=False))
         engine.turn(ahead)
 
     def timed_turn() -> float:

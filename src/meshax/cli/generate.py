@@ -206,7 +206,7 @@ class Generate(OnTrained):
             return Request(
                 tokens, self._longest(tokens), self.temperature, self.top_k, self.top_p, self.min_p,
                 self.repetition_penalty, stop=ends, stop_strings=self.stop, seed=seed,
-                candidates=max(self.logprobs, 0),
+                candidates=max(self.logprobs, 0), log_probabilities=self.json,
             )  # fmt: skip
 
     def _longest(self, tokens: tuple[int, ...]) -> int:

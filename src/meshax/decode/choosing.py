@@ -42,6 +42,7 @@ class Wishes(eqx.Module):
     banned: Tensor | None = None  # [slots.., banned], -1 where there is none
     forced: Tensor | None = None  # [slots.., forced], likewise
     candidates: Tensor | None = None  # where somebody asks for some, as many as may be asked for are told
+    log_probabilities: Tensor | None = None
 
 
 def choose(logits: Tensor, wishes: Wishes, at: Tensor, made: Tensor, seen: Tensor | None) -> Tensor:
@@ -159,21 +160,23 @@ def _gumbel(seed: Any, at: Any, token: Any) -> Any:
 _noise = lift(_gumbel, name="noise")
 
 
-def likelihoods(logits: Tensor, token: Tensor, with_candidates: bool = False) -> dict[str, Tensor]:
-    """Returns what the model thinks of a token, `likely`, and if asked of the likeliest ones, `candidates`.
+def likelihoods(logits: Tensor, token: Tensor, wishes: Wishes) -> dict[str, Tensor]:
+    """Returns what the model thinks of a token, `likely`, and of the likeliest ones, `candidates`, if that is wished.
 
     Args:
         logits: as the model predicts it, float32 [slots.., vocab].
         token: the token that was chosen.
-        with_candidates: whether the likeliest tokens are told, with their log-probabilities, `candidates_likely`:
+        wishes: whether somebody asks. The likeliest tokens are told with their log-probabilities, `candidates_likely`:
             [slots.., candidates], the likeliest first, of equals the smaller one.
 
     Communication: if the vocabulary is split, all-reduces of three numbers; for candidates an all-gather of those of
     each processor.
     """
+    if wishes.log_probabilities is None and wishes.candidates is None:
+        return {}
     total, vocab = logsumexp(logits, _VOCAB), logits.dim(_VOCAB)
     told = {"likely": gather(logits, token, vocab) - total}
-    if with_candidates:
+    if wishes.candidates is not None:
         values, tokens = top_k(logits, over=vocab, k=Dim("candidates", min(MAX_CANDIDATES, vocab.size)))
         told |= {"candidates": tokens, "candidates_likely": values - total}
     return told

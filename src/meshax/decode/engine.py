@@ -237,10 +237,11 @@ class Engine:
 def _take(slot: Slot, told: dict[str, list[Any]]) -> None:
     """Takes the tokens of a chunk into a text, as far as it goes, and what is told of them."""
     request, written = slot.request, slot.written
-    for place, (token, log_p) in enumerate(zip(told["token"], told["likely"], strict=True)):
+    for place, token in enumerate(told["token"]):
         if token < 0:
             return
-        written.log_probabilities.append(log_p)
+        if request.log_probabilities:
+            written.log_probabilities.append(told["likely"][place])
         if token in request.stop:
             written.ended_by = "stop"
             return

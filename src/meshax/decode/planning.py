@@ -73,7 +73,7 @@ def decode_target(name: str, model: Mapping[str, Any] = {}, slots: int = 1, cont
         return narrow, narrow.empty_cache((batch,), context, page, *source)
 
     shapes, cache = spmd(init, Mesh("none:1", abstract=True), "").trace().results
-    state = state_of([None] * slots, batch, config.dims()["vocab"], set())
+    state = state_of([None] * slots, batch, config.dims()["vocab"], {"log_probabilities"})
 
     def write(model: Any, cache: Any, state: Any) -> Any:
         return write_token(model, cache, state, -(-context // page))

@@ -14,7 +14,7 @@ from .texts import Spelling
 
 SMALLEST_BUCKET = 16  # tokens: shorter texts are read as if they had so many
 _LISTS = ("banned", "forced")
-_WHOLE = ("seed", "top_k", "candidates")
+_WHOLE = ("seed", "top_k", "candidates", "log_probabilities")
 
 
 @dataclass
@@ -45,6 +45,7 @@ class Slot:
 def wishes_of(request: Request) -> dict[str, Any]:
     """Returns what a request asks for beyond the likeliest token, by name."""
     usual: dict[str, Any] = {"repetition_penalty": 1.0, "banned": (), "forced": (), "candidates": 0}
+    usual |= {"log_probabilities": False}
     if request.temperature > 0:
         usual |= {"temperature": 0.0, "seed": None, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     return {name: getattr(request, name) for name, value in usual.items() if getattr(request, name) != value}

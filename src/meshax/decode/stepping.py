@@ -32,7 +32,7 @@ def write_token(model: Any, cache: Any, state: dict[str, Any], num_pages: int) -
     logits, cache = model.step(state["token"], at, cache, num_pages)
     logits = logits.astype(jnp.float32)
     chosen = choose(logits, state["wishes"], at + 1, made, seen)
-    told = likelihoods(logits, chosen, state["wishes"].candidates is not None)
+    told = likelihoods(logits, chosen, state["wishes"])
     writes = left > 0
     after = where(is_among(chosen, state["stop"], "stop"), 0, left - 1)
     moved = {

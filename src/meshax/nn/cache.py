@@ -13,6 +13,7 @@ What a text is written from has a cache of its own, which does not change: a mem
 whose tokens the text sees as if they stood before its own. All beams of a text have one.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -23,7 +24,7 @@ from jax import lax
 from ..compat import Array
 from ..dim import Dim, Dims, without
 from ..layout import current
-from ..ops import arange, einsum, exp, gather, maximum, softmax, transpose, where, zeros
+from ..ops import arange, einsum, exp, gather, maximum, reshape, softmax, transpose, where, zeros
 from ..ops import max as max_
 from ..ops import slice as slice_
 from ..ops import sum as sum_
@@ -34,7 +35,8 @@ from ..tensors import Tensor
 from .attention_kernels import HIDDEN, Visibility, attend, match
 from .dropout import Dropout
 
-PAGES, MEMORY, QUERIES = "pages", "memory", "positions"
+PAGES, MEMORY, PLACES, QUERIES = "pages", "memory", "places", "positions"
+_KEPT = (PAGES, MEMORY, PLACES)  # dims of what is kept for the tokens of a text
 
 
 class KeyValues(eqx.Module):
@@ -147,8 +149,8 @@ class Stepping(eqx.Module):
         pending sum of the result.
         """
         keys, values = _write(self.store.keys, k, self.at), _write(self.store.values, v, self.at)
-        read_keys, read_values, there = (self._read(x) for x in (keys, values, positions_held(keys, self.at)))
-        over = (PAGES, MEMORY)
+        (read_keys, read_values), there = self._read(keys, values)
+        over = [d.name for d in there.dims if d.name in _KEPT]
         scores = self._scores(read_keys, _scaled(q, d_kv, scale), d_kv)
         if bias is not None:
             place = there if self.before is None else there + self.before.lengths
@@ -171,9 +173,23 @@ class Stepping(eqx.Module):
             return einsum(q, keys, out=list(dict.fromkeys((*shared, *order))))  # a row of places for each query
         return match(keys, q, d_kv)  # this way round the keys stay as they are
 
-    def _read(self, x: Tensor) -> Tensor:
-        pages = Dim(PAGES, self.num_pages)
-        return x if x.dim(PAGES) == pages else slice_(x, PAGES, 0, pages.size)
+    def _read(self, keys: Tensor, values: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Returns the keys and values of the pages that are read, and the positions they are of.
+
+        Where a processor has all places of its pages they are one dim, a row, to the compiler too: it takes faster
+        kernels for rows, and one instead of four for their softmax.
+        """
+        pages, memory = keys.dim(PAGES), keys.dim(MEMORY)
+        if current().placement(keys.dims).of(memory):
+            keys, values, held = (
+                _first(x, PAGES, self.num_pages) for x in (keys, values, positions_held(keys, self.at))
+            )
+            return (keys, values), held
+        row = Dim(PLACES, pages.size * memory.size)
+        dims = [row if d == pages else d for d in keys.dims if d != memory]
+        num_read = self.num_pages * memory.size
+        held = self.at - (self.at - arange(Dim(PLACES, num_read))) % row.size
+        return tuple(_first(_as_it_is(reshape(x, dims)), PLACES, num_read) for x in (keys, values)), held
 
 
 class Remembered(eqx.Module):
@@ -267,7 +283,7 @@ def _mixed(q: Tensor, *parts: tuple[Tensor, Tensor]) -> Tensor:
     """Returns the mean of the values of two memories, by one softmax over the scores of both."""
 
     def over(values: Tensor) -> list[str]:
-        return [d.name for d in values.dims if d.name in (PAGES, MEMORY)]
+        return [d.name for d in values.dims if d.name in _KEPT]
 
     top = maximum(*(max_(scores, over(values)) for scores, values in parts))
     total = mixed = zeros(())
@@ -286,27 +302,34 @@ def _scaled(q: Tensor, d_kv: str, scale: float | None) -> Tensor:
     return q * (q.dim(d_kv).size ** -0.5 if scale is None else scale)
 
 
-def _shares(scores: Tensor, seen: Tensor, over: tuple[str, ...]) -> Tensor:
-    """Returns the softmax over places, which come last, of what is seen.
+def _shares(scores: Tensor, seen: Tensor, over: Sequence[str]) -> Tensor:
+    """Returns the softmax over places of what is seen.
 
-    Where a processor has all places they are one row, also to the compiler: it then needs one kernel and not four.
+    Where a processor has all places they come last, as a row: the compiler then needs one kernel, not four.
     """
-    if any(current().placement(scores.dims).of(scores.dim(name)) for name in over):
-        return softmax(where(seen, scores.astype(jnp.float32), HIDDEN), over=over)
     places = tuple(scores.dim(name) for name in over)
+    if len(places) > 1 or current().placement(scores.dims).of(places[0]):
+        return softmax(where(seen, scores.astype(jnp.float32), HIDDEN), over=over)
     scores = transpose(scores, (*without(scores.dims, places), *places))
     seen = transpose(seen, tuple(d for d in scores.dims if d in seen.dims))
     absent = [i for i, d in enumerate(scores.dims) if d not in seen.dims]
 
     def of_rows(scores: Array, seen: Array) -> Array:
-        scores, seen = lax.optimization_barrier((scores, jnp.expand_dims(seen, absent)))
-        in_rows = (x.reshape(*x.shape[: -len(over)], -1) for x in (scores, seen))
-        rows, seen = lax.optimization_barrier(tuple(in_rows))  # else it would undo that
-        rows = jnp.where(seen, rows.astype(jnp.float32), HIDDEN)
+        scores, seen = lax.optimization_barrier((scores.astype(jnp.float32), jnp.expand_dims(seen, absent)))
+        rows = jnp.where(seen, scores, HIDDEN)
         weights = jnp.exp(rows - jnp.max(rows, axis=-1, keepdims=True))
-        return (weights / jnp.sum(weights, axis=-1, keepdims=True)).reshape(scores.shape)
+        return weights / jnp.sum(weights, axis=-1, keepdims=True)
 
     return Tensor(compute(of_rows, [scores, seen]), scores.dims)
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    """Keeps the compiler from reading a tensor in another shape, for which it would take slower kernels."""
+    return Tensor(compute(lax.optimization_barrier, [x]), x.dims)
+
+
+def _first(x: Tensor, dim: str, count: int) -> Tensor:
+    return x if x.dim(dim).size == count else slice_(x, dim, 0, count)
 
 
 def positions_held(cache: Tensor, newest: Tensor) -> Tensor:
