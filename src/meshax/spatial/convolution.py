@@ -23,6 +23,7 @@ from ..ops.reduction import sum as sum_
 from ..ops.resharding import rename
 from ..tensors import Tensor, check_tensor
 from ..transfer import fill_padding
+from .slabs import by_slabs
 from .sliding import Local, Numbers, Padding, Slide, slides_of, spreads_of, window_dims
 from .stretches import fetch_stretches, own
 
@@ -167,19 +168,21 @@ def _one_convolution(
     others = kernel.shape[rank + num_summed + num_groups :]
     flipped = [i for i, step in enumerate(steps) if step.is_transposed]
     letters = "DHW"[3 - rank :]
-    out = lax.conv_general_dilated(
-        x.reshape(math.prod(batch), *sizes, math.prod(x.shape[first + rank :])),
-        jnp.flip(kernel, flipped).reshape(
-            *kernel.shape[:rank], math.prod(kernel.shape[rank : rank + num_summed]), math.prod((*groups, *others))
-        ),
+    weights = jnp.flip(kernel, flipped).reshape(
+        *kernel.shape[:rank], math.prod(kernel.shape[rank : rank + num_summed]), math.prod((*groups, *others))
+    )
+    convolve = partial(
+        lax.conv_general_dilated,
+        rhs=weights,
         window_strides=[step.stride for step in steps],
-        padding=[step.padding for step in steps],
         lhs_dilation=[step.operand_dilation for step in steps],
         rhs_dilation=[step.tap_dilation for step in steps],
         dimension_numbers=(f"N{letters}C", f"{letters}IO", f"N{letters}C"),
         feature_group_count=math.prod(groups),
         preferred_element_type=preferred_element_type,
     )
+    x = x.reshape(math.prod(batch), *sizes, math.prod(x.shape[first + rank :]))
+    out = by_slabs(convolve, x, steps, kernel.shape[:rank])
     return out.reshape(*batch, *out.shape[1:-1], *groups, *others)
 
 

@@ -1,5 +1,6 @@
 """The largest, or the mean, of each window of some dims."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..ops.operands import compute, integers
 from ..ops.reduction import lowest
 from ..tensors import Tensor, check_tensor
 from ..transfer import along, fill_padding, indices
+from .slabs import count_slabs
 from .sliding import Numbers, Padding, Slide, slides_of, window_dims
 from .stretches import fetch_stretches
 
@@ -105,7 +107,24 @@ def _reduced(x: Tensor, slides: Sequence[Slide], combine: Callable[..., Array], 
 
     def reduce(array: Array) -> Array:
         array = fetch_stretches(array, placement, reads, fill)
-        array = lax.reduce_window(array, np.asarray(fill, array.dtype)[()], combine, sizes, strides, margins)
+        array = _reduce_windows(array, np.asarray(fill, array.dtype)[()], combine, sizes, strides, margins)
         return fill_padding(array, setting.placement(shape), tuple(news.values()))
 
     return Tensor(compute(reduce, [x]), shape)
+
+
+def _reduce_windows(
+    x: Array, fill: Any, combine: Callable[..., Array], sizes: list[int], strides: list[int], margins: list[Any]
+) -> Array:
+    """Reduces the windows of a local array: by slabs, where windows lie side by side."""
+    slid = [i for i, size in enumerate(sizes) if size > 1]
+    rest = [n for n, size in zip(x.shape, sizes, strict=True) if size == 1]
+    count, i = 1, max(slid, key=lambda i: x.shape[i], default=0)
+    if sizes == strides and not any(map(any, margins)) and x.shape[i] % sizes[i] == 0:
+        count = count_slabs(math.prod(rest[:-1]), x.shape[i] // sizes[i])
+    if count == 1:
+        return lax.reduce_window(x, fill, combine, sizes, strides, margins)
+    window = [*sizes[:i], 1, *sizes[i:]]
+    x = x.reshape(*x.shape[:i], count, x.shape[i] // count, *x.shape[i + 1 :])
+    x = lax.reduce_window(x, fill, combine, window, window, "VALID")
+    return x.reshape(*x.shape[:i], -1, *x.shape[i + 2 :])
