@@ -111,7 +111,7 @@ class _Backward:
         """Brings back the weights, and adds up the gradients of values."""
         self.sizes.computes()
         gpu.barrier_wait(self.of_queries_in)
-        self.columns(self.weigh_one, self.dv, 1.0)
+        self.columns(self.weigh_one, self.dv, 1.0, diagonal=self.sizes.causal)
         gpu.barrier_wait(self.weights_out)
         self.rows(_KEYS)
 
@@ -124,15 +124,19 @@ class _Backward:
         gpu.barrier_arrive(self.all_ds)
         self.rows(_VALUES)
 
-    def columns(self, visit: Any, gradient: Any, scale: float) -> None:
-        """Visits for each block of keys the blocks of queries that see it; each visit adds to a gradient."""
+    def columns(self, visit: Any, gradient: Any, scale: float, diagonal: bool = False) -> None:
+        """Visits for each block of keys the blocks of queries that see it; each visit adds to a gradient.
+
+        The first visit is one of its own only if it is to the diagonal: what stands twice compiles twice as long.
+        """
         sizes = self.sizes
 
         def column(j: Any, turn: Any) -> Any:
             gpu.barrier_wait(self.kv_in.at[self.me])
             first = sizes.first_row(j)
-            total = visit(turn, j, first, sizes.zeros(), diagonal=sizes.causal)
-            total = lax.fori_loop(first + 1, sizes.blocks, lambda i, x: visit(turn + i - first, j, i, x), total)
+            total = visit(turn, j, first, sizes.zeros(), diagonal=True) if diagonal else sizes.zeros()
+            next_ = first + 1 if diagonal else first
+            total = lax.fori_loop(next_, sizes.blocks, lambda i, x: visit(turn + i - first, j, i, x), total)
             self.store(total * scale, self.kv_room.at[self.me], gradient, j)
             gpu.wait_smem_to_gmem(0, wait_read_only=True)
             gpu.barrier_arrive(self.kv_out.at[self.me])
@@ -163,8 +167,7 @@ class _Backward:
         gpu.barrier_arrive(self.do_out.at[slot])
         return total
 
-    def differentiate_one(self, turn: Any, j: Any, i: Any, total: Any, diagonal: bool = False) -> Any:
-        del diagonal  # the weights are 0 where nothing is seen
+    def differentiate_one(self, turn: Any, j: Any, i: Any, total: Any) -> Any:
         sizes, slot = self.sizes, lax.rem(turn, 2)
         gpu.barrier_wait(self.do_in.at[slot])
         of_weights = sizes.product(self.kv_room.at[self.me], self.do_room.at[slot])
@@ -187,11 +190,13 @@ class _Backward:
     def rows(self, which: int) -> None:
         """Adds up the gradients of queries: of each pair of blocks one."""
         sizes = self.sizes
+        is_cut = sizes.causal and which == 0  # the first block of a pair sees but the first of the last two
 
         def pair(m: Any, _: Any) -> None:
             two = functools.partial(self.add_two, which, m)
-            total = lax.fori_loop(0, m if sizes.causal else sizes.pairs, two, sizes.zeros())
-            total = two(m, total, last=True) if sizes.causal else total
+            whole = m if is_cut else m + 1 if sizes.causal else sizes.pairs
+            total = lax.fori_loop(0, whole, two, sizes.zeros())
+            total = two(m, total, last=True) if is_cut else total
             gpu.wait_smem_to_gmem(0, wait_read_only=True)
             self.store(total * sizes.scale, self.do_room.at[self.me], self.dq, 2 * m + which)
 
@@ -204,7 +209,7 @@ class _Backward:
         for half in range(2):
             slot = lax.rem(2 * n + half, 2)
             gpu.barrier_wait(self.keys_in.at[slot])
-            if not (last and half > which):  # these keys come later
+            if not (last and half == 1):  # these keys come later
                 ds = self.squares.at[place, :, pl.ds((2 * half + which) * BLOCK, BLOCK)]
                 total = self.sizes.added(total, ds, self.q_room.at[slot], turned=True)
             gpu.barrier_arrive(self.keys_out.at[slot])
