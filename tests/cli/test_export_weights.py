@@ -13,7 +13,7 @@ from rich.console import Console
 from meshax.cli import main, written
 from meshax.data.vocabulary import Vocabulary
 from meshax.train.loop import Run
-from meshax.train.record import record_start, signature
+from meshax.train.record import record_start
 from meshax.train.text_record import TARGET_VOCABULARY
 from runs import small_translator
 
@@ -68,7 +68,7 @@ def test_programs_of_a_model_that_translates(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(written, "use_processors", lambda mesh: None)
     run = Run(small_translator(tmp_path / "data", steps=2), Console(quiet=True))
     with contextlib.closing(run.checkpoints):
-        record_start(run.config, run.mesh, run.layout, signature(run.config))
+        record_start(run.config, run.mesh, run.layout, run._signature)
         run._save(2, run.first_state())
     command = ["export", "--run", str(run.directory), "--to", str(tmp_path / "out"), "--format", "stablehlo"]
     options = ["--places", "24", "--prompts", "12", "--mesh", "model:2", "--layout", "heads:model vocab:model"]

@@ -11,7 +11,7 @@ from rich.console import Console
 from meshax.cli import main, written
 from meshax.data.synthetic_ct import draw_case, make_block
 from meshax.train.loop import Run
-from meshax.train.record import record_start, signature
+from meshax.train.record import record_start
 from runs import small, small_unet, write_text
 
 SIZE = (13, 10, 11)  # not even, and not as it was trained
@@ -27,7 +27,7 @@ def saved(config):
     """Returns the directory of a run that has saved its first state: nothing is trained."""
     run = Run(config, Console(quiet=True))
     with contextlib.closing(run.checkpoints):
-        record_start(run.config, run.mesh, run.layout, signature(run.config))
+        record_start(run.config, run.mesh, run.layout, run._signature)
         run._save(2, run.first_state())
     return str(run.directory)
 

@@ -269,6 +269,13 @@ def test_from_text_to_text(tmp_path, capsys, monkeypatch):
 
     (first,) = answer(capsys, "score", *alone, "--text", "the cat sat")["results"]
     assert first["text"] == "the cat sat" and first["log_probability"] < 0 and len(first["tokens"]) > 1
+    (tmp_path / "texts").write_text("a\n\nb\n\n")
+    assert main(["score", *alone, "--text", "", "--texts", str(tmp_path / "texts")]) == 2
+    assert capsys.readouterr().err == (
+        "meshax: the text '' has no tokens.\n"
+        f"  values: --text, number 1\n          {tmp_path}/texts, line 2\n          {tmp_path}/texts, line 4\n"
+        "  fix: leave it out.\n"
+    )
 
     with monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))

@@ -1,6 +1,7 @@
 """`meshax translate`: line n of the output belongs to line n of the input, whatever the bytes and interruptions."""
 
 import contextlib
+import fcntl
 import gzip
 import json
 import os
@@ -15,7 +16,7 @@ from meshax.cli import evaluate, main, written
 from meshax.cli import translate as module
 from meshax.decode.translating import Translation
 from meshax.train.loop import Run
-from meshax.train.record import record_start, signature
+from meshax.train.record import record_start
 from runs import small, small_translator, write_text
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,7 @@ def run(tmp_path_factory):
     """A run that has saved its first state: nothing is trained."""
     run = Run(small_translator(tmp_path_factory.mktemp("translate"), steps=2), Console(quiet=True))
     with contextlib.closing(run.checkpoints):
-        record_start(run.config, run.mesh, run.layout, signature(run.config))
+        record_start(run.config, run.mesh, run.layout, run._signature)
         run._save(2, run.first_state())
     return run.directory
 
@@ -163,12 +164,62 @@ def test_eval_says_bleu_with_its_signature(run, tmp_path, capsys):
         ("--slots 0", "slots is 0.\n  fix: give a number, 1 or more.\n"),
         ("--input none.en --output x", "a file of text does not exist.\n"),
         ("--output none/x", "'none/x' cannot be written.\n  fix: name a file in a folder that exists.\n"),
+        ("--output .", "'.' cannot be written.\n  fix: name a file in a folder that exists.\n"),
+        (
+            "--input pipe --output /proc/x",
+            "a pipe or a device is no file of text.\n  values: pipe\n"
+            "  rule: files are looked at before they are read.\n  fix: write it into a file first.\n",
+        ),
+        (
+            "--output /proc/x",
+            "'/proc/x' cannot be written.\n  values: No such file or directory\n  fix: choose another --output.\n",
+        ),
+        (
+            "--output locked",
+            "another command writes 'locked'.\n  fix: wait for it, or choose another --output.\n",
+        ),
+        ("--length-penalty nan", "and the exponent of the length penalty is a number, not negative.\n"),
     ],
 )
 def test_what_is_wrong(run, tmp_path, monkeypatch, capsys, options, words):
     monkeypatch.chdir(tmp_path)
-    assert translate(run, *options.split()) == 2
+    os.mkfifo("pipe")
+    with open("locked", "wb") as locked:
+        fcntl.flock(locked, fcntl.LOCK_EX)
+        assert translate(run, *options.split()) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--translations -1", "--translations is -1.\n  fix: give a number, 0 or more.\n"),
+        (
+            "--beam 0",
+            "beams are 1 or more, and the exponent of the length penalty is a number, not negative.\n"
+            "  values: --beam 0 --length-penalty 0.6\n  fix: for example --beam 4 --length-penalty 0.6.\n",
+        ),
+    ],
+)
+def test_what_is_wrong_with_an_evaluation(run, capsys, options, words):
+    assert main(["eval", "--run", str(run), *options.split()]) == 2
+    assert capsys.readouterr().err == f"meshax: {words}"
+
+
+def test_a_full_disk(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in").write_text("4 dog\n")
+    monkeypatch.setattr(module.Translate, "_translated", backwards)
+
+    def fails(number):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.os, "fsync", fails)
+    assert translate(run, "--input", tmp_path / "in", "--output", tmp_path / "out") == 1
+    assert capsys.readouterr().err == (
+        "meshax: line 1 and those after it cannot be written.\n"
+        f"  values: {tmp_path / 'out'}: No space left on device\n"
+        "  fix: make room or correct the folder; the same command continues.\n"
+    )
 
 
 def test_each_model_has_its_command(run, capsys):

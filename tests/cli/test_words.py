@@ -127,5 +127,14 @@ def test_a_line_of_the_standard_library_is_nobodys():
     assert str(error) == "it failed." and not hasattr(error, "__notes__")
 
 
+def test_too_little_memory():
+    error = RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 26214400000 bytes.\nmore")
+    assert words_for(error, None) == (
+        "there is not memory enough.\n"
+        "  values: Out of memory allocating 26214400000 bytes.\n"
+        "  fix: do less at once (a smaller batch, fewer slots, beams), or split more: meshax layout finds how."
+    )
+
+
 def test_what_is_not_ours():
     assert words_for(OSError("no\nmore"), None) == "OSError: no (--debug shows where)"

@@ -211,7 +211,8 @@ def test_wrong_options():
     with pytest.raises(ArgumentError) as error:
         BeamSearch(SMALL, mx.Mesh("x:1"), "", alpha=-0.5)
     assert str(error.value).startswith(
-        "beams are 1 or more, and the exponent of the length penalty is not negative.\n  values: beams 4, alpha -0.5\n"
+        "beams are 1 or more, and the exponent of the length penalty is a number, not negative.\n"
+        "  values: beams 4, alpha -0.5\n"
         "  rule: a search is done when no longer text can score higher.\n  fix: for example beams=4, alpha=0.6."
     )
     search = BeamSearch(SMALL, mx.Mesh("x:1"), "", slots=1, places=8)

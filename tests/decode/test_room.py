@@ -7,6 +7,7 @@ import pytest
 import meshax as mx
 from meshax.decode.requests import Request
 from meshax.decode.room import Room
+from meshax.errors import ArgumentError
 from meshax.models.decoder import DecoderConfig
 from meshax.tensors import is_tensor
 
@@ -35,6 +36,17 @@ def test_texts_that_grow_read_less_than_with_powers_of_two():
     read = sum(one.pages(used) for used in range(1, 65)) / sum(range(1, 65))
     doubled = sum(1 << (used - 1).bit_length() for used in range(1, 65)) / sum(range(1, 65))
     assert (round(read, 2), round(doubled, 2)) == (1.15, 1.31)
+
+
+def test_no_memory_for_so_many_tokens(monkeypatch):
+    monkeypatch.setattr("meshax.decode.room.memory_there", lambda mesh: 1e9)
+    with pytest.raises(ArgumentError) as raised:
+        room(slots=3, places=10**12, page=128, mesh="data:2 model:2", layout="batch:data heads:model")
+    assert str(raised.value) == (
+        "there is no memory for 3 texts of 1,000,000,000,000 tokens.\n"
+        "  values: what is kept of them takes 192 TB, and there are 4 GB\n"
+        "  fix: write fewer tokens, or fewer texts at once."
+    )
 
 
 def by_slots(cache):

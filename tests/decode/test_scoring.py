@@ -1,10 +1,13 @@
 """Scores of texts: sums of log-probabilities, whatever the lengths, batches and layouts."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
 
 import meshax as mx
+from meshax.decode import scoring
 from meshax.decode.scoring import score
 from meshax.errors import ArgumentError
 from meshax.models.decoder import Decoder, DecoderConfig
@@ -25,6 +28,27 @@ def test_texts_of_any_length():
     for row, text, value in zip(likely, TEXTS, scores, strict=True):
         assert value == pytest.approx(sum(row[i, token] for i, token in enumerate(text[1:])), abs=2e-5)
     assert scores[1] == 0  # nothing comes after the first
+
+
+def test_long_texts_are_read_one_by_one(monkeypatch):
+    mesh, layout = mx.Mesh("data:2 model:4"), "batch:data vocab:model heads:model"
+    together = score(MODEL, mesh, layout, TEXTS, batch=2)
+    monkeypatch.setattr(scoring, "_AT_ONCE", 16)
+    np.testing.assert_allclose(score(MODEL, mesh, layout, TEXTS, batch=2), together, rtol=1e-5)
+
+
+def test_a_text_that_does_not_fit(monkeypatch):
+    monkeypatch.setattr(scoring, "_AT_ONCE", 16)
+    monkeypatch.setattr(scoring, "memory_there", lambda mesh: 1000.0)
+    with pytest.raises(ArgumentError) as raised:
+        score(MODEL, mx.Mesh("x:1"), "", TEXTS)
+    first, values, *others = str(raised.value).splitlines()
+    assert first == "a text of 20 tokens is too long to be read at once."
+    assert re.fullmatch(r"  values: [\d.]+ kB predicted, of 1 kB on each processor", values)
+    assert others == [
+        "  rule: attention compares all tokens of a text with each other.",
+        "  fix: score it in parts, or on more processors.",
+    ]
 
 
 def test_no_text():

@@ -56,6 +56,25 @@ def test_the_mean_of_the_last_checkpoints(run, capsys):
     assert 0 < evaluation.loss < 10
 
 
+def test_a_mean_that_cannot_be_written_leaves_nothing(run, tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(TrainingError) as raised:
+        average_checkpoints(run.out, 2, file)
+    assert str(raised.value) == (
+        f"the mean cannot be written.\n  values: {file}: File exists\n  fix: choose another out=."
+    )
+
+    def fails(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("meshax.train.averaging.shutil.copyfile", fails)
+    for out in (tmp_path / "new", tmp_path):
+        with pytest.raises(TrainingError, match="No space left on device"):
+            average_checkpoints(run.out, 2, out)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 @pytest.mark.exhaustive
 def test_layers_apart_are_averaged_too(run):
     """A run that goes on unrolled has checkpoints of either form: those of one form are averaged."""

@@ -1,5 +1,6 @@
 """`meshax eval`."""
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,7 +9,7 @@ from tyro.conf import arg
 from ..interrupts import finishing
 from ..train.text_options import TextOptions
 from .compile_cache import keep_compiled_programs
-from .options import Reporting, progress_console, step_of, usage, use_processors
+from .options import Reporting, UsageError, progress_console, step_of, usage, use_processors
 
 if TYPE_CHECKING:
     from ..train.translations import Judgement
@@ -45,6 +46,14 @@ class Evaluate(Reporting):
     def run(self) -> None:
         """Restores and evaluates."""
         step = step_of(self.step)
+        if self.translations < 0:
+            raise UsageError(f"--translations is {self.translations}.", fix="give a number, 0 or more.")
+        if self.translations and (self.beam < 1 or not 0 <= self.length_penalty < math.inf):
+            raise UsageError(
+                "beams are 1 or more, and the exponent of the length penalty is a number, not negative.",
+                values=f"--beam {self.beam} --length-penalty {self.length_penalty}",
+                fix="for example --beam 4 --length-penalty 0.6.",
+            )
         with usage():
             self.data.check()
         from ..train.loop import Run, run_config

@@ -80,7 +80,7 @@ class Generate(OnTrained):
         """Raises if nobody can do what is asked."""
         from ..decode.requests import MAX_CANDIDATES
 
-        if self.logprobs > MAX_CANDIDATES:
+        if not -1 <= self.logprobs <= MAX_CANDIDATES:
             raise UsageError(f"logprobs is {self.logprobs}.", fix=f"give a number, 0 to {MAX_CANDIDATES}.")
         self._request((0,), self.seed, (0,))
         for name, least in (("nbest", 1), ("slots", 1), ("beam", 0)):

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from tyro.conf import arg
 
+from ..errors import shortened
 from .options import UsageError
 from .written import OnTrained, read_lines
 
@@ -23,17 +24,20 @@ class Score(OnTrained):
 
     def run(self) -> None:
         """Restores and scores."""
-        texts = [*self.text, *(read_lines(self.texts, "texts") if self.texts else ())]
+        lines = read_lines(self.texts, "texts") if self.texts else []
+        texts = [*self.text, *lines]
         if not texts:
             raise UsageError("there is no text.", fix="give --text TEXT, or --texts FILE.")
         with self.restored() as run:
             from ..decode.scoring import score
 
             tokens = run.words.encode_batch(texts)
-            if empty := [text for text, own in zip(texts, tokens, strict=True) if not own]:
-                raise UsageError(f"the text {empty[0]!r} has no tokens.", fix="leave it out.")
+            places = [*(f"--text, number {n}" for n in range(1, len(self.text) + 1))]
+            places += [f"{self.texts}, line {n}" for n in range(1, len(lines) + 1)]
+            if empty := [place for place, own in zip(places, tokens, strict=True) if not own]:
+                raise UsageError("the text '' has no tokens.", values=shortened(empty), fix="leave it out.")
             scores = score(run.model, run.mesh, run.layout, tokens)
         rows = zip(texts, scores, tokens, strict=True)
         results = [{"text": text, "log_probability": value, "tokens": own} for text, value, own in rows]
-        lines = [f"{value:.4f}  {text}" for text, value in zip(texts, scores, strict=True)]
-        self.report({"results": results}, "\n".join(lines), folded=False)
+        shown = [f"{value:.4f}  {text}" for text, value in zip(texts, scores, strict=True)]
+        self.report({"results": results}, "\n".join(shown), folded=False)

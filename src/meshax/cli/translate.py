@@ -1,6 +1,7 @@
 """`meshax translate`."""
 
 import contextlib
+import fcntl
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
+from ..errors import MeshaxError
 from .options import UsageError, step_of, usage
 from .written import OnTrained
 
@@ -66,7 +68,10 @@ class Translate(OnTrained):
                 fix="give a greater --beam.",
             )
         output = _Output(self.output, self._identity()) if self.output != "-" else None
-        with self.restored_run("pairs", "name the run of a model that translates.") as (run, model, _):
+        with (
+            contextlib.closing(output) if output else contextlib.nullcontext(),
+            self.restored_run("pairs", "name the run of a model that translates.") as (run, model, _),
+        ):
             from ..decode.translating import Translator
             from ..train.pair_examples import stored_vocabularies
             from ..train.progress import counting
@@ -99,8 +104,8 @@ class Translate(OnTrained):
                 if number:
                     what = f"{number:,} lines were {words}" if number > 1 else f"1 line was {words}"
                     console.print(what, highlight=False, markup=False, soft_wrap=True)
-        if output:
-            output.finish()
+            if output:
+                output.finish()
 
     def _translated(self, translator: "Translator", texts: list[str], count: Callable[[int], None]) -> list[str]:
         """Returns what is written for each text, on one line."""
@@ -170,18 +175,34 @@ class Translate(OnTrained):
 
 
 class _Output:
-    """A file that grows by whole lines, and how far it is: `FILE.progress` says, until all is done."""
+    """A file that grows by whole lines, and how far it is: `FILE.progress` says, until all is done.
+
+    One command at a time writes it: it is locked while it is open.
+    """
 
     def __init__(self, path: str, identity: dict[str, Any]):
         self.path, self.identity = Path(path), identity
+        if not self.path.name or not self.path.absolute().parent.is_dir():
+            raise UsageError(f"{path!r} cannot be written.", fix="name a file in a folder that exists.")
         self._progress = self.path.with_name(f"{self.path.name}.progress")
         self.num_lines = self.num_bytes = 0
         if self._progress.exists():
             self._continue()
-        elif self.path.exists():
+        elif self.path.exists() and not (self.path.is_file() and not self.path.stat().st_size):
             raise UsageError(f"{path!r} exists.", fix="remove it, or choose another --output.")
-        elif not self.path.absolute().parent.is_dir():
-            raise UsageError(f"{path!r} cannot be written.", fix="name a file in a folder that exists.")
+        try:
+            self._file = open(self.path, "ab")  # noqa: SIM115
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise UsageError(
+                f"another command writes {path!r}.", fix="wait for it, or choose another --output."
+            ) from None
+        except OSError as error:
+            raise UsageError(
+                f"{path!r} cannot be written.", values=error.strerror or str(error), fix="choose another --output."
+            ) from error
+        self._file.truncate(self.num_bytes)
 
     def _continue(self) -> None:
         try:
@@ -201,25 +222,33 @@ class _Output:
                 fix=f"give these as they were, or remove it and {self._progress}.",
             )
         self.num_lines, self.num_bytes = lines, size
-        with open(self.path, "r+b") as file:
-            file.truncate(size)
 
     def append(self, content: bytes, num_lines: int) -> None:
         """Writes lines, and then how far it is."""
         from ..files import write_whole
 
-        with open(self.path, "ab") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        self.num_lines, self.num_bytes = self.num_lines + num_lines, self.num_bytes + len(content)
-        progress = {"identity": self.identity, "lines": self.num_lines, "bytes": self.num_bytes}
-        write_whole(self._progress, json.dumps(progress).encode())
+        lines, size = self.num_lines + num_lines, self.num_bytes + len(content)
+        try:
+            self._file.write(content)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            write_whole(self._progress, json.dumps({"identity": self.identity, "lines": lines, "bytes": size}).encode())
+        except OSError as error:
+            raise MeshaxError(
+                f"line {self.num_lines + 1:,} and those after it cannot be written.",
+                values=f"{self.path}: {error.strerror or error}",
+                fix="make room or correct the folder; the same command continues.",
+            ) from error
+        self.num_lines, self.num_bytes = lines, size
 
     def finish(self) -> None:
-        """Makes it whole; of an input without lines it is empty."""
-        self.path.touch()
+        """Says that it is whole."""
         self._progress.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Lets another command write it."""
+        with contextlib.suppress(OSError):  # what could not be written is written again, when it is continued
+            self._file.close()
 
 
 def _arriving(split: Any) -> "Iterator[list[Line]]":

@@ -36,6 +36,7 @@ SPELLINGS = {
     "keep fewer: keep_last, keep_best": "keep fewer: --keep-last, --keep-best",
     " or correct the directory, and save again.": " or correct the directory, and run the same command again.",
 }
+_NO_MEMORY = "RESOURCE_EXHAUSTED"
 _DEVICES = re.compile(r"on a CPU, call jax\.config\.update\(.*?\) before.*?abstract=True\)\.")
 _GROUPS = {"": TrainOptions, "data.": DataOptions, "optimizer.": OptimizerOptions}
 _OF_TEXT = re.compile(r"(?<![\w.])(?=(?:field|errors|encoding)=)")  # arguments of `Text.find`
@@ -62,6 +63,11 @@ def words_for(error: Exception, command: Command | None) -> str:
         return f"{name} cannot be named in this locale.\n  fix: set a UTF-8 one, as in LC_ALL=C.UTF-8."
     if not isinstance(error, MeshaxError):
         first = (str(error).strip().splitlines() or [""])[0]
+        if _NO_MEMORY in first:
+            return (
+                f"there is not memory enough.\n  values: {first.partition(_NO_MEMORY)[2].lstrip(': ')}\n"
+                "  fix: do less at once (a smaller batch, fewer slots, beams), or split more: meshax layout finds how."
+            )
         return f"{type(error).__name__}: {first} (--debug shows where)"
     from ..plan.compile.worker import user_notes  # after the help, which needs no JAX
 

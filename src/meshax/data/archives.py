@@ -82,6 +82,13 @@ def find(pattern: str | Path) -> list[Place]:
         raise DataError("no file matches a pattern.", values=str(pattern), fix=nearest(path))
     if path.is_dir():
         raise DataError("a folder is no file of text.", values=str(path), fix=f"name files in it: {path}/*.en.")
+    if path.exists():
+        raise DataError(
+            "a pipe or a device is no file of text.",
+            values=str(path),
+            rule="files are looked at before they are read.",
+            fix="write it into a file first.",
+        )
     raise DataError("a file of text does not exist.", values=str(path), fix=nearest(path))
 
 

@@ -107,9 +107,9 @@ class BeamSearch:
             raise ArgumentError(
                 f"there is no length penalty {length_penalty!r}.", fix=did_you_mean(length_penalty, PENALTIES)
             )
-        if alpha < 0 or beams < 1:
+        if not 0 <= alpha < math.inf or beams < 1:
             raise ArgumentError(
-                "beams are 1 or more, and the exponent of the length penalty is not negative.",
+                "beams are 1 or more, and the exponent of the length penalty is a number, not negative.",
                 values=f"beams {beams}, alpha {alpha}",
                 rule="a search is done when no longer text can score higher.",
                 fix="for example beams=4, alpha=0.6.",

@@ -3,6 +3,7 @@
 The last token of a prompt is not read: it is the first that a step takes, so tokens are chosen in one place only.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,8 @@ from ..mesh import Mesh
 from ..models.contract import Model, shape_of
 from ..ops import broadcast, gather, where
 from ..ops.operands import compute
+from ..plan.cost.limits import memory_there
+from ..plan.printing.units import show_bytes
 from ..program import Program, put, spmd
 from ..tensors import Tensor, is_tensor, tensor
 from .requests import Request
@@ -63,8 +66,25 @@ class Room:
         self._few = min(split, slots[0].size)  # as many prompts are read at once as a batch is split into
         self._reads_sources = getattr(model, "reads_sources", False)
         self.source_places = (source_places or places) if self._reads_sources else 0
+        self._check_memory()
         self._emptied = spmd(self._empty, mesh, self.layout_of_a_step)
         self.filling: dict[tuple[int, ...], Program[..., Any]] = {}  # for each number of prompts, and their lengths
+
+    def _check_memory(self) -> None:
+        """Raises if all processors together have no room for what is kept of such texts."""
+        if self.mesh.is_abstract:
+            return
+        some = (1,) if self._reads_sources else ()
+        page = jax.eval_shape(lambda model: model.empty_cache(self.slots, self.page, self.page, *some), self.model)
+        needs = -(-self.places // self.page) * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(page))
+        there = memory_there(self.mesh) * self.mesh.size
+        if needs > there:
+            count = math.prod(dim.size for dim in self.slots)
+            raise ArgumentError(
+                f"there is no memory for {count:,} texts of {self.places:,} tokens.",
+                values=f"what is kept of them takes {show_bytes(needs)}, and there are {show_bytes(there)}",
+                fix="write fewer tokens, or fewer texts at once.",
+            )
 
     @cached_property
     def vocab(self) -> Dim:

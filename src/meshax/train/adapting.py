@@ -10,11 +10,12 @@ from rich.console import Console
 
 from ..launch.peers import Peers
 from ..plan.cost.hardware import of_device
+from ..plan.cost.limits import memory_of_device
 from ..plan.search.layout_search import search
 from .config import TrainConfig
 from .examples import batch_shapes
 from .options import AUTO
-from .step_memory import memory_of_device, step_and_shapes
+from .step_memory import step_and_shapes
 
 
 def adapted(config: TrainConfig, peers: Peers, console: Console) -> TrainConfig:

@@ -4,9 +4,10 @@ Checkpoints are read array by array and, of stacks, layer by layer; the mean goe
 never more in memory than a few times the largest part, however many checkpoints there are and however large they are.
 """
 
+import contextlib
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from rich.console import Console
 from rich.progress import track
 
 from ..errors import CheckpointError, TrainingError
+from ..interrupts import undoing
 from ..mesh import Mesh
 from ..program import spmd
 from ..tensors import Tensor
@@ -53,8 +55,7 @@ def average_checkpoints(run: str | Path, last: int, out: str | Path, console: Co
             )
         sources = [checkpoints.on_host(step) for step in steps]
         tree, names = _tree_of(model, sources)
-        target.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target, prefix="average-") as scratch:
+        with _whole_or_gone(target), tempfile.TemporaryDirectory(dir=target, prefix="average-") as scratch:
             leaves = []
             for number, name in enumerate(track(names, "averaging", console=console, transient=True)):
                 leaves.append(_mean(name, sources, Path(scratch) / f"{number}.bin"))
@@ -64,11 +65,33 @@ def average_checkpoints(run: str | Path, last: int, out: str | Path, console: Co
             extra[IMPORTED] = f"the mean of steps {', '.join(map(str, steps))} of {source}"
             with Checkpoints(target / CHECKPOINTS) as averaged:
                 averaged.save(steps[-1], mean, extra, wait=True)
-    for path in sorted(source.glob("*.json")):
-        if path.name != CONFIG:
-            shutil.copyfile(path, target / path.name)
-    shutil.copyfile(source / CONFIG, target / CONFIG)  # last: with it there is a run
+            for path in sorted(source.glob("*.json")):
+                if path.name != CONFIG:
+                    shutil.copyfile(path, target / path.name)
+            shutil.copyfile(source / CONFIG, target / CONFIG)  # last: with it there is a run
     return steps
+
+
+@contextlib.contextmanager
+def _whole_or_gone(target: Path) -> Iterator[None]:
+    """Makes a directory, and takes away what is in it if the work inside does not end well."""
+    is_new = not target.exists()
+
+    def remove() -> None:
+        shutil.rmtree(target if is_new else target / CHECKPOINTS, ignore_errors=True)
+
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        with undoing(remove):
+            yield
+    except OSError as error:
+        remove()
+        raise TrainingError(
+            "the mean cannot be written.", values=f"{target}: {error.strerror or error}", fix="choose another out=."
+        ) from error
+    except BaseException:
+        remove()
+        raise
 
 
 def _is_leaf(x: Any) -> bool:

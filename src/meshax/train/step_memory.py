@@ -1,6 +1,5 @@
 """Before the first step: does it fit the memory of a processor, and what may the backward pass keep there?"""
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ from ..mesh import Mesh
 from ..models.contract import ModelConfig
 from ..models.recomputation import KEEP
 from ..optim.clipping import Clipped
-from ..plan.cost.hardware import of_device, parse_bytes
+from ..plan.cost.limits import memory_of_device, memory_there
 from ..plan.explain.report import Report, explain
 from ..plan.printing.units import show_bytes
 from ..program import spmd
@@ -51,14 +50,6 @@ def step_and_shapes(
 def memory_of(mesh: Mesh, size: str) -> float:
     """Returns the bytes that a processor may use: those given, else what its device says, else what its kind has."""
     return memory_of_device(mesh.jax_mesh.local_devices[0], size)
-
-
-def memory_of_device(device: Any, size: str) -> float:
-    """Returns the bytes that may be used of a device: those given, else what it says, else what its kind has."""
-    if size:
-        return parse_bytes(size)
-    stats = device.memory_stats() or {}
-    return float(stats.get("bytes_limit") or of_device(device.device_kind).memory)
 
 
 def fitted(config: TrainConfig, mesh: Mesh, layout: Layout) -> tuple[ModelConfig, str]:
@@ -112,9 +103,7 @@ def check_memory(report: Report, mesh: Mesh, keep: str) -> None:
 
     Virtual processors share the machine's.
     """
-    limit = memory_of(mesh, "")
-    if mesh.platform == "cpu":
-        limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / mesh.size
+    limit = memory_there(mesh)
     if report.memory["peak"] > limit:
         raise _too_large(limit, report.memory["peak"], keep, ", or give memory= if there is more.")
 
