@@ -14,12 +14,15 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ SMALL_RADIUS = 0.03  # of the side: less than a voxel at 32, less than four at 1
 LOW, HIGH = -160.0, 240.0
 CLASSES = np.array((0, 0, 0, 1, 2), np.uint8)
 HELD_OUT = 1_000_000
+MESHAX = [sys.executable, "-m", "meshax"]
 PICTURE = Path(__file__).parents[1] / "docs" / "lesions.svg"
 MESHES = {  # a core alone is one of many that all hold everything
     "v3": (("1", "2x2", "rows:2 cols:4", ""), ("4", "2x2", "copies:2 rows:2 cols:2", "x:rows y:cols"),
@@ -183,39 +187,49 @@ def plan(seconds: float) -> dict[str, Any]:
     for kind, meshes in MESHES.items():
         for count, topology, mesh, layout in meshes:
             what = ["--preset", "unet3d-512", "--mesh", mesh, "--layout", layout or "none", "--json"]
-            planned = _meshax("plan", *what, "--topology", f"tpu {kind}:{topology}", seconds=seconds)
-            traced = planned or _meshax("explain", *what, "--hardware", f"tpu-{kind}", seconds=seconds)
-            estimate = traced.get("estimated_memory", traced.get("memory", {}))
+            said = subprocess.run(
+                [*MESHAX, "explain", *what, "--hardware", f"tpu-{kind}"], capture_output=True, check=True
+            )
+            traced = json.loads(said.stdout)
             rows.append({
                 "kind": kind, "processors": int(count), "mesh": mesh, "layout": layout,
-                "compiler_bytes": compiler_bytes(planned), "traced_bytes": estimate.get("peak"),
-                "sent_bytes": traced.get("wire_bytes"),
+                "compiler_bytes": compiler_bytes([*what, "--topology", f"tpu {kind}:{topology}"], seconds),
+                "traced_bytes": traced["memory"]["peak"], "sent_bytes": traced["wire_bytes"],
             })  # fmt: skip
             print(json.dumps(rows[-1]), flush=True)
-    return {"compiler_seconds": seconds, "rows": rows}
+    versions = {name: version(name) for name in ("jax", "jaxlib", "libtpu")}
+    return {"command": "python benchmarks/lesions.py plan", "versions": versions, "rows": rows}
 
 
-def compiler_bytes(planned: dict[str, Any]) -> int | None:
-    """Returns what the compiler needs, also where it refuses; None, if it said nothing in time.
+def compiler_bytes(what: list[str], seconds: float) -> int | None:
+    """Returns what the compiler gives to buffers on a processor, whether it fits or not; None, if not in time.
 
-    >>> compiler_bytes({"memory": None, "refusal": "HLO temporaries (2.50G) exceeds available HBM (15.48G)."})
-    2684354560
+    The compiler decides that long before it has written all the code, and dumps it: the plan is not waited for.
     """
-    if memory := planned.get("memory"):
-        return int(memory["total"])
-    needed = re.search(r"\(([\d.]+)G\)", planned.get("refusal", ""))
-    return int(float(needed[1]) * 2**30) if needed else None
+    with tempfile.TemporaryDirectory() as folder:
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_dump_to={folder} --xla_dump_hlo_as_text"
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen([*MESHAX, "plan", *what], env={**os.environ, "XLA_FLAGS": flags}, **quiet)
+        end, size = time.monotonic() + seconds, None
+        try:
+            while size is None and time.monotonic() < end:
+                has_ended = process.poll() is not None
+                size = assigned_bytes(Path(folder))
+                if has_ended:
+                    break
+                time.sleep(1)
+        finally:
+            process.send_signal(signal.SIGINT)  # and it ends the compiler
+            process.wait()
+    return size
 
 
-def _meshax(*words: str, seconds: float) -> dict[str, Any]:
-    """Returns what a command says; nothing, if it fails or takes too long."""
-    command = [sys.executable, "-m", "meshax", *words]
-    try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
-    except subprocess.TimeoutExpired:
-        return {}
-    said: dict[str, Any] = json.loads(run.stdout) if run.stdout.startswith("{") else {}
-    return said
+def assigned_bytes(folder: Path) -> int | None:
+    """Returns the bytes that a dump of XLA's compiler says all buffers of a training step take; None: there is none."""
+    for path in folder.glob("*.jit__run*.after_optimizations-memory-usage-report.txt"):
+        if total := re.search(r"^Total bytes: (\d+) ", path.read_text(encoding="utf-8"), re.MULTILINE):
+            return int(total[1])
+    return None
 
 
 def main() -> None:

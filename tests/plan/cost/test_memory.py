@@ -202,7 +202,7 @@ def test_on_gpus_what_is_computed_again_is_not_stored(heads, batch, length, comp
     fn, args, donate = transformer.training_step(transformer.Sizes(heads, batch=batch, length=length))
     report = mx.spmd(fn, mx.Mesh("data:1 model:1", abstract=True), "", donate).explain(*args)
     roles = [t.role for t in report.tensors if t.kind == "argument"]
-    found = memory_of(report.kernels, roles, report.donated, on_gpus=True)
+    found = memory_of(report.kernels, roles, report.donated, platform="gpu")
 
     assert 0.9 < found.peak / (compiled * 1e6) < 1.25
     assert found.peak < report.memory["peak"]
@@ -213,7 +213,7 @@ def test_on_gpus_what_a_product_reads_and_what_is_returned_is_stored():
         return mx.einsum(mx.exp(x), v, over=small), mx.tanh(x)
 
     report = mx.spmd(attend, mx.Mesh("data:1", abstract=True), "").explain(STREAM, LAYER)
-    found = memory_of(report.kernels, [None, None], [False, False], on_gpus=True)
+    found = memory_of(report.kernels, [None, None], [False, False], platform="gpu")
     assert found.classes["temporaries"] == round(GAPS * ACTIVATION)
     assert found.classes["results"] == 2 * ACTIVATION
 

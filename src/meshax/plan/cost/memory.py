@@ -16,9 +16,11 @@ from ..reading.broadcasting import Number, key_of, rounded, where
 from ..reading.communication import JOINED, axes_of, is_collective
 from ..reading.kernels import Kernel, Kernels
 from ..reading.walk import Step, Value
+from .tiles import tiled_bytes
 
 CLASSES = ("parameters", "optimizer", "gradients", "activations", "temporaries")
 _Use = dict[str, Number]  # bytes by class
+GPUS = ("gpu", "cuda")  # what JAX calls them
 _GAPS = 1.07  # values of many sizes do not pack without gaps
 
 
@@ -34,14 +36,14 @@ class Memory:
         return {**self.classes, "peak": self.peak}
 
 
-def memory_of(kernels: Kernels, roles: Sequence[str | None], donated: Sequence[bool], on_gpus: bool = False) -> Memory:
+def memory_of(kernels: Kernels, roles: Sequence[str | None], donated: Sequence[bool], platform: str = "") -> Memory:
     """Adds up the memory of a program.
 
     Args:
         kernels: the program.
         roles: what each of its inputs is stored as ("param", "optimizer", or None).
         donated: whether a result may take over an input's memory.
-        on_gpus: whether XLA's compiler for GPUs makes it, which writes less.
+        platform: whose compiler makes it, as `Mesh.platform` has it: that for GPUs writes less, that for TPUs tiles.
     """
     names = {"param": "parameters", "optimizer": "optimizer"}
     arguments: _Use = defaultdict(int)
@@ -61,7 +63,7 @@ def memory_of(kernels: Kernels, roles: Sequence[str | None], donated: Sequence[b
             while (earlier := _taken_over(value, kernels, owned)) is not None:
                 owned.add(earlier)
                 value = earlier
-    inside = _Liveness(kernels, owned, on_gpus).peak()
+    inside = _Liveness(kernels, owned, platform).peak()
     total = _sum(arguments, results, {name: rounded(size * _GAPS) for name, size in inside.items()})
     return Memory({name: total.get(name, 0) for name in (*CLASSES, "inputs", "results")}, _total(total))
 
@@ -80,9 +82,10 @@ def _taken_over(result: Value, kernels: Kernels, owned: set[Value]) -> Value | N
 class _Liveness:
     """The sweep over the kernels of one block."""
 
-    def __init__(self, kernels: Kernels, owned: set[Value], on_gpus: bool):
+    def __init__(self, kernels: Kernels, owned: set[Value], platform: str):
         """Reads when each value is last needed; `owned` are counted elsewhere."""
-        self.kernels, self.on_gpus = kernels, on_gpus
+        self.kernels, self.platform = kernels, platform
+        self.on_gpus = platform in GPUS
         self.owned = owned | set(kernels.block.inputs) | _starts_of_loops(kernels)
         self.makers = {v: kernel for kernel in kernels.own for v in kernel.writes}
         gathers = [k for k in kernels.own if k.step.traits.collective == "all-gather"]
@@ -96,7 +99,7 @@ class _Liveness:
                 self.last[value] = max(self.last.get(value, -1), self._start(kernel))
         for value in map(kernels.root, kernels.block.outputs):
             self.last[value] = len(kernels.block.steps)
-        if on_gpus:
+        if self.on_gpus:
             self._compute_again()
 
     def _compute_again(self) -> None:
@@ -167,7 +170,7 @@ class _Liveness:
         """Returns what a loop's or branch's body needs on top of what goes in and comes out."""
         bodies = [
             _sum(
-                _Liveness(inner, _in_place(kernel.step, inner), self.on_gpus).peak(),
+                _Liveness(inner, _in_place(kernel.step, inner), self.platform).peak(),
                 _slices(kernel.step, inner, self.on_gpus),
             )
             for inner in self.kernels.inner.get(kernel.step, ())
@@ -175,6 +178,8 @@ class _Liveness:
         return _largest(bodies)
 
     def _workspace(self, kernel: Kernel) -> _Use:
+        if self.platform == "tpu" and (tiled := tiled_bytes(kernel.step)):
+            return {"temporaries": tiled}
         return {"temporaries": kernel.workspace} if self._is_transposing(kernel) else {}
 
     def _class(self, value: Value) -> str:

@@ -116,8 +116,8 @@ class Report:
     @cached_property
     def memory(self) -> dict[str, int]:
         """The bytes on one processor at the peak, by class; an estimate."""
-        on_gpus = self.setting.mesh.platform in ("gpu", "cuda")
-        return memory_of(self.kernels, [t.role for t in self._arguments], self.donated, on_gpus).as_dict()
+        platform = self.setting.mesh.platform
+        return memory_of(self.kernels, [t.role for t in self._arguments], self.donated, platform).as_dict()
 
     @cached_property
     def padding(self) -> dict[str, dict[str, float]]:

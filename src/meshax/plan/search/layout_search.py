@@ -352,8 +352,9 @@ class _Search:
 
     def _price(self, assignments: Sequence[Assignment]) -> Prices:
         masks = {name: np.array([a.get(name, 0) for a in assignments], int) for name in self.names}
-        on_gpus = self.mesh.platform in ("gpu", "cuda")
-        return Prices(self.graph, self.network, masks, len(assignments), on_gpus)
+        # on TPUs the trace of a layout has slabs, which the unsplit one has not: tiles wait for it
+        platform = "" if self.mesh.platform == "tpu" else self.mesh.platform
+        return Prices(self.graph, self.network, masks, len(assignments), platform)
 
     def _smallest_memory(self) -> Any:
         """Returns the memory of each combination if what is stored, and its gradients, were split over all axes."""

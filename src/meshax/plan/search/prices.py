@@ -33,7 +33,7 @@ class Prices:
         network: Network,
         masks: Mapping[str, Array],
         count: int = 1,
-        on_gpus: bool = False,
+        platform: str = "",
     ):
         """Prices all candidates; `masks` holds for each name the axes that split it, one number for each candidate."""
         self.network, self.axis_sizes, hardware = network, dict(network.sizes), network.hardware
@@ -48,7 +48,7 @@ class Prices:
         computing = (kernel_time(kernel, hardware).total * kernel.step.times for kernel in kernels.all())
         self.seconds = self.communication + sum(computing)
         roles = [getattr(x, "role", None) for x in graph.arguments]
-        self.memory = np.zeros(count) + memory_of(kernels, roles, graph.donated, on_gpus).peak
+        self.memory = np.zeros(count) + memory_of(kernels, roles, graph.donated, platform).peak
         stored = (v.bytes for v, role in zip(split.block.inputs, roles, strict=True) if role)
         self.stored = np.zeros(count) + sum(stored)
 
