@@ -162,5 +162,24 @@ def test_lesions_are_scored_where_they_are():
     assert lesions.overlap(said, truth, 1) == 0 and lesions.overlap(truth, truth, 7) == 1
 
 
+@pytest.mark.tpu
+def test_sixteen_cores_hold_a_volume():
+    """Mesh-TensorFlow's U-Net, a training step; the compiler has assigned its buffers long before it ends."""
+    what = ["--preset", "unet3d-512", "--mesh", "rows:4 cols:4", "--layout", "x:rows y:cols"]
+    assert 10e9 < load("lesions").compiler_bytes([*what, "--topology", "tpu v3:2x4"], 600) < 15.48 * 2**30
+
+
+def test_a_dump_says_what_buffers_take(tmp_path):
+    read = load("lesions").assigned_bytes
+    assert read(tmp_path) is None
+    (tmp_path / "module_0000.jit_stage.cpu_after_optimizations-memory-usage-report.txt").write_text(
+        "Total bytes: 8 (8B)"
+    )
+    assert read(tmp_path) is None
+    report = tmp_path / "module_0003.jit__run.cl_9.after_optimizations-memory-usage-report.txt"
+    report.write_text("Memory Space: default (color=0)\nTotal bytes: 14336492544 (13.35GiB)\n")
+    assert read(tmp_path) == 14336492544
+
+
 def radii(case):
     return [max(shape.radii) for shape in case.shapes if shape.label == LESION]

@@ -157,6 +157,17 @@ def test_a_plan(tmp_path, capsys):
     assert page.exists()
 
 
+@pytest.mark.tpu
+def test_a_volume_that_one_core_cannot_hold(capsys):
+    """All cores have the same, so that each stands for one alone."""
+    asked = ["plan", "--preset", "unet3d-512", "--mesh", "rows:2 cols:4", "--layout", "none"]
+    assert main([*asked, "--topology", "tpu v3:2x2", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert not plan["fits"] and plan["missing"] > 100e9
+    assert "exceeds available HBM (15.48G)" in plan["refusal"]
+    assert plan["estimated_memory"]["peak"] > plan["memory_limit"]
+
+
 @pytest.mark.exhaustive
 def test_a_plan_of_writing_a_token(capsys):
     asked = ["plan", "--decode", "--preset", "tiny", "--slots", "2", "--context", "64", "--topology", "cpu"]

@@ -84,12 +84,23 @@ def test_a_plan_without_collectives():
 
 def test_a_plan_that_does_not_fit():
     assert not made(CompilerMemory(0, 0, 0, 9 * 10**9, 0)).fits
-    assert "does NOT fit: 9 GB of the 8.59 GB" in str(made(CompilerMemory(0, 0, 0, 9 * 10**9, 0)))
+    large = made(CompilerMemory(0, 0, 0, 9 * 10**9, 0))
+    assert large.missing == large.as_dict()["missing"] == 9 * 10**9 - 2**33
+    assert "does NOT fit: 9 GB of the 8.59 GB of a tpu-v2 processor, 105%, 410 MB are missing" in str(large)
     refused = made(None, "Ran out of memory on HBM.")
     assert not refused.fits and refused.as_dict()["memory"] is None
     assert "does NOT fit the 8.59 GB of a tpu-v2 processor. The compiler says: Ran out of memory on HBM." in str(
         refused
     )
+
+
+@pytest.mark.parametrize(
+    "words", ["HLO temporaries (9.75G) exceeds available HBM (7.50G).", "Used 9.75G of 7.50G hbm. Exceeded by 2.25G."]
+)
+def test_a_refusal_says_what_is_missing(words):
+    refused = made(None, words)
+    assert refused.missing == 2.25 * 2**30
+    assert f"of a tpu-v2 processor: 2.42 GB are missing. The compiler says: {words}" in str(refused)
 
 
 def test_a_page(tmp_path):

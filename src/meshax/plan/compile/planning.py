@@ -5,6 +5,7 @@ collectives are left after its optimizations. Both stand beside ours. The time i
 TPU compiler (libtpu) needs no TPU to compile for one; for CPUs and GPUs, devices are needed, which a CPU can pretend.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from ..explain.report import Report, explain
 from .hlo import CompiledCollective, Moved, compiled_by_kind, compiled_collectives, differences, ours_by_kind
 from .topologies import hardware_of
 
+# Either "the total memory required ... (23.74G) exceeds available HBM (15.48G)" or "Used 23.74G of 15.48G hbm".
+_REFUSED = re.compile(r"([\d.]+)G\)? (?:exceeds available HBM \(|of )([\d.]+)G")
 STAGES = ("tracing", "lowering", "compiling", "reading")
 
 
@@ -57,6 +60,14 @@ class Plan:
     def fits(self) -> bool:
         """Whether the program fits a processor."""
         return self.memory is not None and self.memory.total <= self.hardware.memory
+
+    @property
+    def missing(self) -> int:
+        """The bytes that a processor has too few; 0: it fits, or the compiler refuses without numbers."""
+        if self.memory is not None:
+            return max(self.memory.total - int(self.hardware.memory), 0)
+        numbers = _REFUSED.search(self.refusal)
+        return int((float(numbers[1]) - float(numbers[2])) * 2**30) if numbers else 0
 
     @property
     def ours(self) -> dict[str, Moved]:
@@ -99,6 +110,7 @@ class Plan:
             "fits": self.fits,
             "memory_limit": int(self.hardware.memory),
             "memory": {**asdict(self.memory), "total": self.memory.total} if self.memory else None,
+            "missing": self.missing,
             "refusal": self.refusal,
             "estimated_memory": self.report.memory,
             "collectives": [c.as_dict() for c in self.collectives],

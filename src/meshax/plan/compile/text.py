@@ -27,10 +27,12 @@ def as_text(plan: "Plan", render: Render = _fitting) -> str:
 def _verdict(plan: "Plan") -> str:
     limit, name = plan.hardware.memory, plan.hardware.name
     if plan.memory is None:
-        return f"does NOT fit the {show_bytes(limit)} of a {name} processor. The compiler says: {plan.refusal}"
-    share = plan.memory.total / limit
-    verb = "fits" if plan.fits else "does NOT fit"
-    return f"{verb}: {show_bytes(plan.memory.total)} of the {show_bytes(limit)} of a {name} processor, {share:.0%}"
+        missing = f": {show_bytes(plan.missing)} are missing" if plan.missing else ""
+        refusal = f"The compiler says: {plan.refusal}"
+        return f"does NOT fit the {show_bytes(limit)} of a {name} processor{missing}. {refusal}"
+    verb, missing = ("fits", "") if plan.fits else ("does NOT fit", f", {show_bytes(plan.missing)} are missing")
+    share = f"{show_bytes(plan.memory.total)} of the {show_bytes(limit)} of a {name} processor"
+    return f"{verb}: {share}, {plan.memory.total / limit:.0%}{missing}"
 
 
 def _memory(plan: "Plan") -> Table:
