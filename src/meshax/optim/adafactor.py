@@ -9,16 +9,19 @@ has few operations for every parameter, and is traced in less time.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+from jax import lax
 
 from ..compat import Array
 from ..dim import Dim, Dims, DimsLike, as_list, without
 from ..errors import ArgumentError, did_you_mean
 from ..layout import current
 from ..ops.creation import zeros
-from ..ops.elementwise import apply, rsqrt, square
+from ..ops.elementwise import apply
 from ..ops.reduction import mean
 from ..tensors import Tensor, check_tensor
 from .contract import ROLE, Optimizer, Tree, flatten, in_float32, stored
@@ -106,8 +109,11 @@ class Adafactor(Optimizer[AdafactorState]):
         gradients = [in_float32(g) for g in treedef.flatten_up_to(grads)]
         moments = self._next_moments(gradients, treedef.flatten_up_to(state.moments), state.step)
         values = [in_float32(p) for p in leaves]
-        updates = self._sized(_whitened(gradients, moments), values, as_schedule(self.rate)(state.step))
+        updates = _whitened(gradients, moments)
+        factors = self._factors_of(updates, values, as_schedule(self.rate)(state.step))
         momentum = None
+        if self.momentum is not None or self.weight_decay is not None:
+            updates, factors = [u * f for u, (f,) in zip(updates, factors, strict=True)], [()] * len(updates)
         if self.momentum is not None:
             kept = treedef.flatten_up_to(state.momentum)
             updates = [self.momentum * m + (1 - self.momentum) * u for m, u in zip(kept, updates, strict=True)]
@@ -116,7 +122,8 @@ class Adafactor(Optimizer[AdafactorState]):
             decayed = treedef.flatten_up_to(is_decayed(params, self.decay_skips))
             decays = [self.weight_decay if one else 0.0 for one in decayed]
             updates = [u + d * v if d else u for u, d, v in zip(updates, decays, values, strict=True)]
-        moved = [apply(_lessened, (p, v, u), "adafactor") for p, v, u in zip(leaves, values, updates, strict=True)]
+        every = zip(leaves, values, updates, factors, strict=True)
+        moved = [apply(partial(_lessened, dtype=p.dtype), (v, u, *f), "adafactor") for p, v, u, f in every]
         state = AdafactorState(state.step + 1, stored(treedef.unflatten(moments)), stored(momentum))
         return treedef.unflatten(moved), state
 
@@ -127,27 +134,23 @@ class Adafactor(Optimizer[AdafactorState]):
         rest = 1 - decay
         updated = []
         for g, old in zip(grads, moments, strict=True):
-            squares, factors = apply(lambda g: jnp.square(g) + self.epsilon, (g,), "adafactor"), self._factors(g.dims)
+            squares = apply(partial(_squared, epsilon=self.epsilon), (g,), "adafactor")
+            factors = self._factors(g.dims)
             seen = [mean(squares, dim) for dim in factors] if factors else [squares]
             pairs = zip(old, seen, strict=True)
             updated.append(tuple(apply(_averaged, (a, b, decay, rest), "adafactor") for a, b in pairs))
         return updated
 
-    def _sized(self, updates: list[Tensor], values: list[Tensor], rate: Array) -> list[Tensor]:
-        """Clips updates, and makes them relative to the size of their parameters."""
+    def _factors_of(self, updates: list[Tensor], values: list[Tensor], rate: Array) -> list[tuple[Tensor, ...]]:
+        """Returns what clips each update, and makes it relative to the size of its parameter."""
         clipping = updates if self.clip is not None else []
         scaling = values if self.multiply_by_parameter_scale else []
-        squares = [mean(square(x), self._own(x.dims)) for x in [*clipping, *scaling]]
+        squares = [mean(apply(_squared, (x,), "adafactor"), self._own(x.dims)) for x in [*scaling, *clipping]]
         squares = reduce_together(squares)
-        of_updates, of_values = squares[: len(clipping)], squares[len(clipping) :]
-        factors: list[Any] = [Tensor(rate, ())] * len(updates)
-        if scaling:
-            scaled = lambda f, size: f * jnp.maximum(jnp.sqrt(size), self.smallest_scale)  # noqa: E731
-            factors = [apply(scaled, pair, "adafactor") for pair in zip(factors, of_values, strict=True)]
-        if (limit := self.clip) is not None:
-            clipped = lambda f, size: f / jnp.maximum(jnp.sqrt(size) / limit, 1.0)  # noqa: E731
-            factors = [apply(clipped, pair, "adafactor") for pair in zip(factors, of_updates, strict=True)]
-        return [u * factor for u, factor in zip(updates, factors, strict=True)]
+        sizes = [part for part in (squares[: len(scaling)], squares[len(scaling) :]) if part]
+        sized = partial(_sized, smallest=self.smallest_scale if scaling else None, limit=self.clip)
+        own = zip(*sizes, strict=True) if sizes else [()] * len(updates)
+        return [(apply(sized, (Tensor(rate, ()), *several), "adafactor"),) for several in own]
 
     def _own(self, dims: Dims) -> Dims:
         """Returns the dims of one layer."""
@@ -171,12 +174,43 @@ class Adafactor(Optimizer[AdafactorState]):
             )
 
 
+# What is done with each parameter is traced once for those of one shape, and stands in the program as if it were not.
+_once = partial(jax.jit, inline=True)
+
+
+@partial(_once, static_argnames="epsilon")
+def _squared(x: Array, epsilon: float = 0.0) -> Array:
+    squares = jnp.square(x)
+    return squares + epsilon if epsilon else squares
+
+
+@_once
 def _averaged(old: Array, new: Array, decay: Array, rest: Array) -> Array:
     return decay * old + rest * new
 
 
-def _lessened(parameter: Array, value: Array, update: Array) -> Array:
-    return (value - update).astype(parameter.dtype)
+@partial(_once, static_argnames=("smallest", "limit"))
+def _sized(rate: Array, *sizes: Array, smallest: float | None, limit: float | None) -> Array:
+    """Returns a factor, from the mean squares of a parameter if there is a smallest, and of an update if a limit."""
+    if smallest is not None:
+        rate = rate * jnp.maximum(jnp.sqrt(sizes[0]), smallest)
+    return rate if limit is None else rate / jnp.maximum(jnp.sqrt(sizes[-1]) / limit, 1.0)
+
+
+@_once
+def _by_roots(gradient: Array, *moments: Array) -> Array:
+    """Divides by the root of a moment, or of those of rows, relative to the mean of all, and of columns."""
+    if len(moments) == 1:
+        return gradient * lax.rsqrt(moments[0])
+    rows, columns, all_ = moments
+    return gradient * lax.rsqrt(rows / all_) * lax.rsqrt(columns)
+
+
+@partial(_once, static_argnames="dtype")
+def _lessened(value: Array, update: Array, *factor: Array, dtype: Any) -> Array:
+    for one in factor:
+        update = update * one
+    return (value - update).astype(dtype)
 
 
 def _names(dims: DimsLike) -> list[str]:
@@ -186,10 +220,8 @@ def _names(dims: DimsLike) -> list[str]:
 def _whitened(grads: list[Tensor], moments: list[tuple[Tensor, ...]]) -> list[Tensor]:
     """Divides gradients by the roots of their second moments."""
     means = iter(reduce_together([_mean_of_all(*pair) for pair in moments if len(pair) == 2]))
-    return [
-        g * rsqrt(m[0] / next(means)) * rsqrt(m[1]) if len(m) == 2 else g * rsqrt(m[0])
-        for g, m in zip(grads, moments, strict=True)
-    ]
+    every = [(*m, next(means)) if len(m) == 2 else m for m in moments]
+    return [apply(_by_roots, (g, *m), "adafactor") for g, m in zip(grads, every, strict=True)]
 
 
 def _mean_of_all(rows: Tensor, cols: Tensor) -> Tensor:

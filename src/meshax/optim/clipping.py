@@ -5,7 +5,6 @@ and what several processors hold alike is counted once.
 """
 
 import functools
-import operator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,7 +29,7 @@ def global_norm(tree: Any) -> Tensor:
     """
     leaves = [check_tensor(x, "optim.global_norm") for x in flatten(tree)[0]]
     squares = reduce_together([sum_(square(in_float32(x))) for x in leaves])
-    return sqrt(functools.reduce(operator.add, squares, Tensor(jnp.zeros(()), ())))
+    return sqrt(apply(_added, (Tensor(jnp.zeros(()), ()), *squares), "optim.global_norm"))
 
 
 @operation
@@ -50,6 +49,11 @@ def clip_by_global_norm(grads: Tree, limit: float) -> tuple[Tree, Tensor]:
     return jax.tree.map(lambda g: with_role(apply(_scaled, (g, scale), "clip"), g.role), grads, is_leaf=is_tensor), norm
 
 
+def _added(*numbers: Array) -> Array:
+    return functools.reduce(jax.lax.add, numbers)
+
+
+@functools.partial(jax.jit, inline=True)  # traced once for all of a shape
 def _scaled(gradient: Array, scale: Array) -> Array:
     return (gradient * scale).astype(gradient.dtype)
 
