@@ -10,6 +10,7 @@ import pytest
 import disks
 from launched import SEED, arguments, check_positions, final_state, last_step, launched, losses, whole_run
 from meshax.train.checkpoint import Damaged
+from meshax.train.checkpoint.manifest import MANIFEST
 from meshax.train.loop import Run, run_config
 from runs import write_text
 
@@ -57,6 +58,13 @@ def damage(path, how, other):
         shutil.copy(other, path)
 
 
+def words_of(path, run, how):
+    """Returns how a damaged file is named: a manifest of another run says itself that it is one."""
+    if how == WAYS[3] and path.name == MANIFEST:
+        return "the checkpoint of step 8 is of another run than the folder that it is in.\n"
+    return f"{path.relative_to(run / 'checkpoints').as_posix()}: "
+
+
 @pytest.mark.parametrize("how", WAYS)
 def test_damage_of_any_file_is_named(tmp_path, folder, how):
     run = shutil.copytree(folder / "run", tmp_path / "run")
@@ -68,7 +76,7 @@ def test_damage_of_any_file_is_named(tmp_path, folder, how):
         damage(path, how, like(path, folder / "other"))
         with pytest.raises(Damaged) as error:
             reader.restored()
-        assert path.relative_to(run / "checkpoints").as_posix() in str(error.value), how
+        assert words_of(path, run, how) in str(error.value), how
         path.write_bytes(data)
         names.append(path.name)
     print(f"{how}: {len(names)} files")
@@ -82,8 +90,8 @@ def test_all_processes_name_it_and_nothing_is_trained(tmp_path, folder, how):
     damage(victim, how, like(victim, folder / "other"))
     with launched(2, arguments(folder / "text" / "*.txt", run, 16, *MESH)) as processes:
         status, _ = processes.finish()
-    assert status == 1 and processes.said.count("meshax: the checkpoint of step 8 is damaged.\n") >= 1, processes.said
-    assert f"{victim.relative_to(run / 'checkpoints').as_posix()}: " in processes.said
+    assert status == 1 and "meshax: the checkpoint of step 8 is " in processes.said, processes.said
+    assert words_of(victim, run, how) in processes.said
     assert last_step(run) == 8
 
 

@@ -24,7 +24,7 @@ from jax import lax
 from ..compat import Array
 from ..dim import Dim, Dims, without
 from ..layout import current
-from ..ops import arange, einsum, exp, gather, maximum, reshape, softmax, transpose, where, zeros
+from ..ops import arange, broadcast, einsum, exp, gather, maximum, reshape, softmax, transpose, where, zeros
 from ..ops import max as max_
 from ..ops import slice as slice_
 from ..ops import sum as sum_
@@ -151,7 +151,9 @@ class Stepping(eqx.Module):
         keys, values = _write(self.store.keys, k, self.at), _write(self.store.values, v, self.at)
         (read_keys, read_values), there = self._read(keys, values)
         over = [d.name for d in there.dims if d.name in _KEPT]
-        scores = self._scores(read_keys, _scaled(q, d_kv, scale), d_kv)
+        in_rows = self.before is None and over == [PLACES]
+        asks = sum_(q, QUERIES) if in_rows else q  # there is one query: its dim would keep the compiler from fusing
+        scores = self._scores(read_keys, _scaled(asks, d_kv, scale), d_kv)
         if bias is not None:
             place = there if self.before is None else there + self.before.lengths
             scores = scores.astype(jnp.float32) + bias(at, place)
@@ -163,7 +165,7 @@ class Stepping(eqx.Module):
             asked = self.before.scores(q, at, d_kv=d_kv, bias=bias, scale=scale)
             return _mixed(q, own, (asked, self.before.store.values)), KeyValues(keys, values)
         mixed = einsum(_shares(scores, seen, over).astype(values.dtype), read_values, over=over)
-        return transpose(mixed, q.dims), KeyValues(keys, values)
+        return (broadcast if in_rows else transpose)(mixed, q.dims), KeyValues(keys, values)
 
     def _scores(self, keys: Tensor, q: Tensor, d_kv: str) -> Tensor:
         several = [d for d in without(q.dims, keys.dims) if d.size > 1]  # queries of a key
@@ -315,8 +317,8 @@ def _shares(scores: Tensor, seen: Tensor, over: Sequence[str]) -> Tensor:
     absent = [i for i, d in enumerate(scores.dims) if d not in seen.dims]
 
     def of_rows(scores: Array, seen: Array) -> Array:
-        scores, seen = lax.optimization_barrier((scores.astype(jnp.float32), jnp.expand_dims(seen, absent)))
-        rows = jnp.where(seen, scores, HIDDEN)
+        scores, seen = lax.optimization_barrier((scores, jnp.expand_dims(seen, absent)))
+        rows = jnp.where(seen, scores.astype(jnp.float32), HIDDEN)
         weights = jnp.exp(rows - jnp.max(rows, axis=-1, keepdims=True))
         return weights / jnp.sum(weights, axis=-1, keepdims=True)
 
