@@ -2,9 +2,12 @@
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax import lax
 
+from ..compat import Array
 from ..dim import Dims
-from ..ops import mean, ones, rsqrt, zeros
+from ..ops import mean, ones, zeros
+from ..ops.elementwise import apply
 from ..sources import operation
 from ..tensors import Tensor, param
 
@@ -29,7 +32,12 @@ class RMSNorm(eqx.Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Normalises."""
         wide = x.astype(jnp.float32)
-        return (wide * rsqrt(mean(wide * wide, self.over) + self.epsilon) * self.scale).astype(x.dtype)
+        size = mean(wide * wide, self.over)
+
+        def normal(wide: Array, size: Array, scale: Array) -> Array:
+            return (wide * lax.rsqrt(size + self.epsilon) * scale).astype(x.dtype)
+
+        return apply(normal, (wide, size, self.scale), "RMSNorm")
 
 
 class LayerNorm(eqx.Module):
@@ -55,5 +63,9 @@ class LayerNorm(eqx.Module):
         """Normalises."""
         wide = x.astype(jnp.float32)
         centred = wide - mean(wide, self.over)
-        normal = centred * rsqrt(mean(centred * centred, self.over) + self.epsilon)
-        return (normal * self.scale + self.shift).astype(x.dtype)
+        size = mean(centred * centred, self.over)
+
+        def normal(centred: Array, size: Array, scale: Array, shift: Array) -> Array:
+            return (centred * lax.rsqrt(size + self.epsilon) * scale + shift).astype(x.dtype)
+
+        return apply(normal, (centred, size, self.scale, self.shift), "LayerNorm")
