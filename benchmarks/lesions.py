@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -38,9 +37,11 @@ MESHAX = [sys.executable, "-m", "meshax"]
 PICTURE = Path(__file__).parents[1] / "docs" / "lesions.svg"
 MESHES = {  # a core alone is one of many that all hold everything
     "v3": (("1", "2x2", "rows:2 cols:4", ""), ("4", "2x2", "copies:2 rows:2 cols:2", "x:rows y:cols"),
-           ("8", "2x2", "rows:2 cols:4", "x:rows y:cols"), ("16", "2x4", "rows:4 cols:4", "x:rows y:cols")),
+           ("8", "2x2", "rows:2 cols:4", "x:rows y:cols"), ("16", "2x4", "rows:4 cols:4", "x:rows y:cols"),
+           ("32", "4x4", "rows:4 cols:8", "x:rows y:cols")),
     "v5p": (("1", "2x2x1", "rows:2 cols:2", ""), ("4", "2x2x1", "rows:2 cols:2", "x:rows y:cols"),
-            ("8", "2x2x2", "rows:2 cols:4", "x:rows y:cols"), ("16", "2x2x4", "rows:4 cols:4", "x:rows y:cols")),
+            ("8", "2x2x2", "rows:2 cols:4", "x:rows y:cols"), ("16", "2x2x4", "rows:4 cols:4", "x:rows y:cols"),
+            ("32", "2x4x4", "rows:4 cols:8", "x:rows y:cols")),
 }  # fmt: skip
 
 
@@ -219,7 +220,7 @@ def compiler_bytes(what: list[str], seconds: float) -> int | None:
                     break
                 time.sleep(1)
         finally:
-            process.send_signal(signal.SIGINT)  # and it ends the compiler
+            process.terminate()  # and it ends the compiler
             process.wait()
     return size
 
