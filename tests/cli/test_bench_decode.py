@@ -51,6 +51,7 @@ def test_each_number_of_slots(capsys, monkeypatch):
     [
         (["--rounds", "0"], "--rounds is 0."),
         (["--slots", "1,many"], "'many' is no number of slots."),
+        (["--slots", ""], "there is no number of slots."),
         (["--slots", "0"], "slots is 0."),
         (["--context", "32"], "64 tokens are written in texts of 32."),
         (["--beside", "tensorflow"], "there is no program 'tensorflow'."),

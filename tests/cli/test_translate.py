@@ -174,6 +174,7 @@ def test_eval_says_bleu_with_its_signature(run, tmp_path, capsys):
             "--output /proc/x",
             "'/proc/x' cannot be written.\n  values: No such file or directory\n  fix: choose another --output.\n",
         ),
+        ("--output /dev/null", "'/dev/null' is no file.\n  fix: name one; - is standard output.\n"),
         (
             "--output locked",
             "another command writes 'locked'.\n  fix: wait for it, or choose another --output.\n",

@@ -44,7 +44,7 @@ def test_no_memory_for_so_many_tokens(monkeypatch):
         room(slots=3, places=10**12, page=128, mesh="data:2 model:2", layout="batch:data heads:model")
     assert str(raised.value) == (
         "there is no memory for 3 texts of 1,000,000,000,000 tokens.\n"
-        "  values: what is kept of them takes 192 TB, and there are 4 GB\n"
+        "  values: what is kept takes 192 TB, and there are 4 GB\n"
         "  fix: write fewer tokens, or fewer texts at once."
     )
 

@@ -83,6 +83,8 @@ class BenchDecode(Reporting):
             raise UsageError("programs by hand run on one processor.", fix="leave out --mesh, or --beside.")
         if wrong := [number for number in _listed(self.slots) if not number.isdecimal()]:
             raise UsageError(f"{wrong[0]!r} is no number of slots.", fix="write for example --slots 1,8.")
+        if not _listed(self.slots):
+            raise UsageError("there is no number of slots.", fix="write for example --slots 1,8.")
         from ..bench.decode import Decoding
         from ..bench.plain_jax_decode import decoder_like
 

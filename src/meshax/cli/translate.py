@@ -184,11 +184,13 @@ class _Output:
         self.path, self.identity = Path(path), identity
         if not self.path.name or not self.path.absolute().parent.is_dir():
             raise UsageError(f"{path!r} cannot be written.", fix="name a file in a folder that exists.")
+        if self.path.exists() and not self.path.is_file():
+            raise UsageError(f"{path!r} is no file.", fix="name one; - is standard output.")
         self._progress = self.path.with_name(f"{self.path.name}.progress")
         self.num_lines = self.num_bytes = 0
         if self._progress.exists():
             self._continue()
-        elif self.path.exists() and not (self.path.is_file() and not self.path.stat().st_size):
+        elif self.path.exists() and self.path.stat().st_size:
             raise UsageError(f"{path!r} exists.", fix="remove it, or choose another --output.")
         try:
             self._file = open(self.path, "ab")  # noqa: SIM115

@@ -80,9 +80,10 @@ class Room:
         there = memory_there(self.mesh) * self.mesh.size
         if needs > there:
             count = math.prod(dim.size for dim in self.slots)
+            texts = f"{count:,} texts" if count > 1 else "a text"
             raise ArgumentError(
-                f"there is no memory for {count:,} texts of {self.places:,} tokens.",
-                values=f"what is kept of them takes {show_bytes(needs)}, and there are {show_bytes(there)}",
+                f"there is no memory for {texts} of {self.places:,} tokens.",
+                values=f"what is kept takes {show_bytes(needs)}, and there are {show_bytes(there)}",
                 fix="write fewer tokens, or fewer texts at once.",
             )
 
