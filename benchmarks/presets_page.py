@@ -29,15 +29,13 @@ from meshax.plan.search.named_layouts import find_layout, sizes_of  # noqa: E402
 from meshax.train.preset_steps import preset_target  # noqa: E402
 
 PAGES = Path(__file__).parents[1] / "docs" / "presets"
-COMPARED = ("data", "data+model", "sequence", "fsdp")  # models of images have other dims: by rules
-COMPARED_IMAGES = ("batch:rows+cols", "batch:rows x:cols", "x:rows+cols", "x:rows y:cols")
+COMPARED = ("data", "data+model", "sequence", "fsdp")
 MACHINES = {  # beside the paper's, which presets know
     **{name: ("data:2 model:4", "cpu") for name, p in PRESETS.items() if p.family == "laptop"},
     "wmt-baseline": ("data:8 model:1", "tpu-v2"),
     "modern-0.1b": ("data:4 model:2", "h100"),
     "modern-1b": ("data:4 model:2", "h100"),
     "modern-7b": ("data:8 model:8", "h100"),
-    **{name: ("rows:2 cols:4", "h100") for name, p in PRESETS.items() if p.family == "images"},
 }
 # Tables 2 and 3 of Shazeer et al. (2018): perplexity per word on the billion word benchmark, BLEU of WMT14 En-Fr.
 PAPER = dict(zip([n for n in PRESETS if n.startswith("lm-")], (35.0, 31.7, 28.9, 26.8, 25.1, 24.1, 24.0), strict=True))
@@ -86,15 +84,6 @@ FAMILIES = {
         "(with 32,768 the first row would print 0.16). The last row is the baseline, with the sizes of Vaswani et "
         "al.'s large model, one matrix for everything, sinusoids, Adam and the schedule of that paper; here norms come "
         "before the layers and have no shift, and no map has a bias.",
-    ),
-    "images": (
-        "Presets of images",
-        "U-Nets that label every place of one volume, with the configuration of Mesh-TensorFlow's experiment "
-        "(`unet3d-...`, for volumes of three sizes), and the usual classifiers of images (`resnet-...`). "
-        "They have none of the dims that names of layouts are of: the layouts are rules. A volume is one example, so a "
-        "rule for `batch` leaves all of it to one processor, and the others compute nothing of use; rules for its "
-        "sides share it. On TPUs compilers need several times the memory: [an example larger than a "
-        "device](../giant_images.md#what-it-takes) has it.",
     ),
     "modern": (
         "Modern presets",
@@ -153,7 +142,7 @@ def measured(name: str) -> Row:
         target = preset_target(name)
     fn, args, donate = target.fn, target.args, target.donate
     mesh, chosen, compared = DescribedMesh(axes, machine), preset(name), {}
-    for name_of_layout in columns(chosen):
+    for name_of_layout in COMPARED:
         with contextlib.suppress(mx.LayoutError):  # a name may be of dims that this model has none of
             layout = find_layout(name_of_layout, mesh, known=chosen.model.glossary, sizes=sizes_of(args))
             report = mx.spmd(fn, mesh, layout, donate).explain(*args)
@@ -162,23 +151,17 @@ def measured(name: str) -> Row:
     return Row(chosen, axes, hardware, compared, best)
 
 
-def columns(chosen: Preset) -> tuple[str, ...]:
-    """Returns the layouts that a family is shown under, as `--layout` takes them."""
-    return COMPARED_IMAGES if chosen.family == "images" else COMPARED
-
-
 def table(rows: list[Row]) -> str:
     """Returns the sizes, and what the layouts cost."""
     has_paper = any(row.preset.name in PAPER for row in rows)
     every = {" x ".join(row.preset.batch).replace("_", " ") for row in rows}
     sizes = every.pop() if len(every) == 1 else "batch"
     heads = ["preset", "parameters", sizes, *([RESULTS[rows[0].preset.family]] if has_paper else []), "processors"]
-    layouts = columns(rows[0].preset)
-    heads += [*(f"`{one}`" if ":" in one else one for one in layouts), "found"]
+    heads += [*COMPARED, "found"]
     lines = [heads, ["---"] * len(heads)]
     for row in rows:
         p, limit = row.preset, find(row.hardware).memory
-        costs = [*(row.compared.get(layout) for layout in layouts), (row.best.memory, row.best.seconds)]
+        costs = [*(row.compared.get(layout) for layout in COMPARED), (row.best.memory, row.best.seconds)]
         lines.append([
             f"`{p.name}`", f"{parameter_count(p.model):,}", " x ".join(map(str, p.batch.values())),
             *([str(PAPER[p.name])] if has_paper else []), f"{row.mesh}, {row.hardware}",
