@@ -1,16 +1,16 @@
 """What is written down of a run when it starts: its options as they were resolved, by which versions, and what changed.
 
-`config.json` has all of it, for the next start; `config.toml` has the options, for people. A run has a name of its own,
-drawn when it first starts. Each checkpoint has that too, and the options: so one from another run is told.
+`config.json` has all of it, for the next start; `config.toml` has the options, for people. A run has a name of its own
+since it first started. Each checkpoint has that too, and the options: so one from another run is told.
 """
 
 import importlib.metadata
 import json
 import platform
-import secrets
 import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,17 @@ def _commit() -> str:
 def signature(config: TrainConfig, extra: Mapping[str, Any] = {}) -> dict[str, Any]:
     """Returns what tells the checkpoints of a run from those of others: its name, and its options.
 
+    The name follows from the options at its first start: so all processes give the same, and ask nobody. Runs that
+    begin with the same options, wherever they are, are one run.
+
     Args:
         config: of the run.
         extra: what was saved beside the checkpoint that it goes on from; of a run that begins there is none.
     """
     known = extra.get(RUN) or (_read(config.directory() / CONFIG).get(RUN) if extra else None)
-    return {RUN: known or secrets.token_hex(8), OPTIONS: _plain(config.resolved().as_dict())}
+    options = _plain(config.resolved().as_dict())
+    own = json.dumps({name: value for name, value in options.items() if name not in _ELSEWHERE}, sort_keys=True)
+    return {RUN: known or sha256(own.encode()).hexdigest()[:16], OPTIONS: options}
 
 
 def check_own(run: str | Path, extra: Mapping[str, Any]) -> None:
