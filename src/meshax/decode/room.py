@@ -75,7 +75,8 @@ class Room:
         if self.mesh.is_abstract:
             return
         some = (1,) if self._reads_sources else ()
-        page = jax.eval_shape(lambda model: model.empty_cache(self.slots, self.page, self.page, *some), self.model)
+        few = min(self.page, self.places)  # a page: a text may be shorter, and have no more positions
+        page = jax.eval_shape(lambda model: model.empty_cache(self.slots, few, self.page, *some), self.model)
         needs = -(-self.places // self.page) * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(page))
         there = memory_there(self.mesh) * self.mesh.size
         if needs > there:
