@@ -72,6 +72,7 @@ class Processes(interrupts.Finishing):
         self._writing, self._exits = threading.Lock(), Queue[int]()
         self._step, self._begun_after, self._began = [0] * number, 0.0, time.monotonic()
         self._signal = 0
+        self._ended_here: set[int] = set()  # which have not ended by themselves
         self._alive = os.pipe()  # its end tells them that this process is gone
         self._steps = os.pipe()
         with listen(_HOST) as listener:
@@ -153,6 +154,8 @@ class Processes(interrupts.Finishing):
         for reader in self._readers:
             reader.join(2.0)
         statuses = {process: self._status(process) for process in ended}
+        for process in self._ended_here:  # one that was stopped may wake up, and end as if it had been interrupted
+            statuses[process] = 128 + signal.SIGKILL if statuses.get(process) else 0
         failed = [process for process in ended if statuses[process]]
         own = [process for process in failed if statuses[process] != ANOTHER_FAILED]
         first = next(iter(own or failed), 0)
@@ -170,8 +173,9 @@ class Processes(interrupts.Finishing):
         """Ends the processes that have not ended yet: most do so by themselves."""
         ways = ((_END_BY_ITSELF_WITHIN, 0), (_END_WITHIN, signal.SIGTERM), (_END_WITHIN, signal.SIGKILL))
         for seconds, number in ways:
-            for process in self.processes if number else ():
+            for place, process in enumerate(self.processes if number else ()):
                 if process.poll() is None:
+                    self._ended_here.add(place)
                     process.send_signal(number)
                     process.send_signal(signal.SIGCONT)  # to one that is stopped, too
             end = time.monotonic() + seconds
