@@ -339,10 +339,16 @@ turns._run("meshax", "")
 
 
 def test_ctrl_c_at_a_terminal():
-    """The key itself, and the cursor that a progress bar hides is there again."""
-    script = (
-        LATER + "from rich.progress import Progress\nwith Progress() as bar:\n    bar.add_task('x'); time.sleep(60)"
-    )
+    """The key itself: the cursor that a progress bar hides is there again, and the bar is not drawn over the words."""
+    script = f"""{LATER}
+import os
+from rich.progress import Progress
+leave = os._exit
+os._exit = lambda status: (time.sleep(0.3), leave(status))  # the machine is busy, and the bar is drawn ten times a second
+with Progress() as bar:
+    bar.add_task("x")
+    time.sleep(60)
+"""
     helper = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn([sys.executable, '-c', sys.argv[1]])))"
     process = subprocess.Popen(
         [sys.executable, "-c", helper, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

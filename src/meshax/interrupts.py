@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = b"\x1b[?25h\n"  # a progress bar has hidden it
+_OUTPUTS = (1, 2)
 
 _undo: dict[Callable[[], Any], None] = {}
 
@@ -116,9 +117,19 @@ def leave(status: int, words: str) -> None:
     for undo in list(_undo):
         with contextlib.suppress(Exception):
             undo()
-    with contextlib.suppress(OSError):  # not by sys.stderr: the main thread may hold its lock, and be in C++
-        os.write(2, (_SHOW_CURSOR if os.isatty(2) else b"") + f"meshax: {words}\n".encode())
+    with contextlib.suppress(OSError):
+        _say_last(words)
     os._exit(status)
+
+
+def _say_last(words: str) -> None:
+    """Writes what a terminal shows last: a progress bar has a thread that would draw it once more."""
+    errors, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    for output in _OUTPUTS:
+        if os.isatty(output):
+            os.dup2(nowhere, output)
+    # not by sys.stderr: the main thread may hold its lock, and be in C++
+    os.write(errors, (_SHOW_CURSOR if os.isatty(errors) else b"") + f"meshax: {words}\n".encode())
 
 
 def ending_status() -> int:
