@@ -25,7 +25,7 @@ from ..ops.control import slices_along
 from ..ops.operands import compute
 from ..plan.cost.processors import chosen_platform
 from ..tensors import Tensor, is_tensor, moved
-from .recomputation import KEEP
+from .recomputation import KEEP, keeping
 
 LAYERS_AS = ("auto", "loop", "unrolled")
 _FEW = 12  # layers, up to which a GPU gains more by unrolling than compiling costs
@@ -77,17 +77,15 @@ def go_through(
         layer, number = numbered
         return step(layer, x, number), None
 
-    recomputed = remat(body, policy=KEEP[keep])
     if not isinstance(layers, tuple):
         dim = _stack_dim(layers, over)
         count = next(n for n in range(min(at_once, dim.size), 0, -1) if dim.size % n == 0)
         if count > 1:
             return _by_turns(layers, x, body, keep, dim, count)
-        return scan(recomputed, x, (layers, jnp.arange(dim.size)), over=dim)[0]
-    if keep == "everything" and not current().layout.params:  # and there is no gathered parameter to forget
-        recomputed = body
+        return scan(remat(body, policy=KEEP[keep]), x, (layers, jnp.arange(dim.size)), over=dim)[0]
+    apply = keeping(body, keep)
     for number, layer in enumerate(layers):
-        x, _ = recomputed(x, (layer, number))
+        x, _ = apply(x, (layer, number))
     return x
 
 

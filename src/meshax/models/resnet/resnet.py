@@ -16,13 +16,13 @@ from ...dim import Dim
 from ...errors import ArgumentError, did_you_mean
 from ...nn import Linear, cross_entropy
 from ...nn.losses import perplexity
-from ...ops import argmax, mean, relu, remat
+from ...ops import argmax, mean, relu
 from ...ops import sum as sum_
 from ...spatial import max_pool
 from ...tensors import Tensor
 from ..contract import shape_of
 from ..images import GLOSSARY, PLACES, NormedConv, check_counts, features, updated
-from ..recomputation import KEEP
+from ..recomputation import KEEP, keeping
 
 _BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 
@@ -178,7 +178,7 @@ class ResNet(eqx.Module):
         x = image.astype(self.config.dtype).rename(channel="features")
         x, stem = self.stem(x, training)
         x = max_pool(relu(x), {"x": 3, "y": 3}, 2, {"x": (1, 1), "y": (1, 1)})
-        step = remat(lambda block, x: block(x, training), policy=KEEP[self.config.keep])
+        step = keeping(lambda block, x: block(x, training), self.config.keep)
         seen = []
         for block in self.blocks:
             x, observed = step(block, x)

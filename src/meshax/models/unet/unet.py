@@ -17,14 +17,14 @@ import jax.numpy as jnp
 from ...dim import Dim, Dims
 from ...errors import ArgumentError, did_you_mean
 from ...nn import ConvTranspose, Linear, dice, weighted_cross_entropy
-from ...ops import argmax, concat, maximum, mean, one_hot, remat, softmax
+from ...ops import argmax, concat, maximum, mean, one_hot, softmax
 from ...ops import sum as sum_
 from ...ops.randomness import dropout
 from ...spatial import max_pool
 from ...tensors import Tensor
 from ..contract import shape_of
 from ..images import GLOSSARY, PLACES, RELU, NormedConv, check_counts, features, filters, taps, updated
-from ..recomputation import KEEP
+from ..recomputation import KEEP, keeping
 
 _VOLUME = {"z": "places along the third side of a volume", "kz": "taps of a kernel along z"}
 
@@ -184,7 +184,7 @@ class UNet(eqx.Module):
         """Returns the logits, and in training what the norms have observed on the way down and up."""
         config, training = self.config, key is not None
         keys = iter(jax.random.split(key, 2 * config.levels)) if training else iter([None] * 2 * config.levels)
-        level = remat(lambda layers, x, key: _through(layers, x, key, config, training), policy=KEEP[config.keep])
+        level = keeping(lambda layers, x, key: _through(layers, x, key, config, training), config.keep)
         x = image.astype(config.dtype).rename(channel="features")
         windows = dict.fromkeys(PLACES[: config.sides], 2)
         beside, seen_down, seen_up = [], [], []
