@@ -89,7 +89,8 @@ class Mesh:
     @property
     def platform(self) -> str:
         """What the processors are: "cpu", "gpu", "tpu", or "" if there are no devices."""
-        return getattr(self._first, "platform", "")
+        name = getattr(self._first, "platform", "")
+        return "gpu" if name in ("cuda", "rocm") else name  # so devices are called that are only described
 
     @property
     def device_kind(self) -> str:

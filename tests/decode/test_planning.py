@@ -6,7 +6,7 @@ import jax
 import pytest
 
 import meshax as mx
-from meshax.decode import Engine
+from meshax.decode import Engine, Request
 from meshax.decode.planning import decode_target, usual_context
 from meshax.models.presets import preset
 from meshax.plan.explain.report import explain
@@ -63,6 +63,7 @@ def test_it_is_what_the_engine_does():
     config = type(config)(**{**vars(config), **model, "layers_as": "unrolled"})
     sizes = {"slots": 2, "places": 32, "page": 32, "chunk": 4}
     engine = Engine(config.make(jax.random.key(0)), mx.Mesh("model:4"), "heads:model vocab:model", **sizes)
+    engine.submit(Request((1,), 3))  # asks for as much as is planned for
     done = engine.explain()
     assert planned.wire_bytes * 4 == done.wire_bytes and planned.flops * 4 == done.flops
     assert planned.memory["parameters"] == done.memory["parameters"]

@@ -24,9 +24,9 @@ def test_state():
     batch, vocab = mx.dims(batch=3, vocab=10)
     asked = {*wishes_of(DRAWN.request), "repetition_penalty"}
     state = state_of([GREEDY, DRAWN, None], batch, vocab, asked)
-    numbers = {name: state[name].numpy().tolist() for name in ("token", "at", "left", "made", "stop")}
+    numbers = {name: state[name].numpy().tolist() for name in ("token", "at", "begin", "end", "stop")}
     assert numbers == {
-        "token": [6, 2, 0], "at": [2, 0, 0], "left": [8, 3, 0], "made": [1, 0, 0], "stop": [[1], [-1], [-1]]
+        "token": [6, 2, -1], "at": [2, 0, 0], "begin": [1, 0, 0], "end": [10, 3, 0], "stop": [[1], [-1], [-1]]
     }  # fmt: skip
     wishes = state["wishes"]
     np.testing.assert_allclose(wishes.top_p.numpy(), [1.0, 0.9, 1.0])

@@ -93,9 +93,8 @@ def test_a_checkpoint_of_another_run_is_told_with_what_differs(tmp_path):
         "  rule: a run goes on from its own checkpoints.\n"
         "  fix: remove it; to start from the weights of another run, name its directory: from=."
     )
-    check_own(
-        own.out, {"step": 7, **signature(replace(own, out=other.out))}
-    )  # what has the same options is the same run
+    same = replace(own, out=other.out)  # what has the same options is the same run
+    check_own(own.out, {"step": 7, **signature(same)})
 
 
 def test_what_has_no_name_may_be_of_any_run(tmp_path):

@@ -25,13 +25,12 @@ from ..errors import ArgumentError
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
 from ..models.contract import Model
-from ..ops import scan
 from ..program import Program, spmd
 from ..tensors import Tensor
 from .requests import Request, Written
 from .room import Room
 from .slots import Slot, state_of, wishes_of
-from .stepping import parted, write_token
+from .stepping import write_tokens
 from .texts import Spelling, cut_at
 
 if TYPE_CHECKING:
@@ -222,14 +221,7 @@ class Engine:
 
     def _stepped(self, num_pages: int) -> Callable[..., Any]:
         def steps(model: Any, cache: Any, state: Any) -> Any:
-            moving, fixed = parted(state)
-
-            def step(carry: Any, _: Any) -> Any:
-                cache, state, told = write_token(model, carry[0], carry[1] | fixed, num_pages)
-                return (cache, parted(state)[0]), told
-
-            (cache, moving), told = scan(step, (cache, moving), over=self.chunk)
-            return cache, moving | fixed, told
+            return write_tokens(model, cache, state, num_pages, self.chunk)
 
         return steps
 

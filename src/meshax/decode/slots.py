@@ -54,6 +54,9 @@ def wishes_of(request: Request) -> dict[str, Any]:
 def state_of(slots: Sequence[Slot | None], batch: Dim, vocab: Dim, asked: set[str]) -> dict[str, Any]:
     """Returns what a program needs to know of the slots, free ones included.
 
+    `token` is the last one of each text, -1 if there is none, and `at` its position; `begin` and `end` are those of the
+    last token of the prompt, and of the last one that may be written.
+
     Args:
         slots: the texts.
         batch: the dim of the slots.
@@ -87,10 +90,10 @@ def state_of(slots: Sequence[Slot | None], batch: Dim, vocab: Dim, asked: set[st
                 row[[*slot.request.prompt, *slot.written.tokens]] = True
         seen = tensor(whole, (batch, vocab))
     return {
-        "token": numbers(lambda slot: slot.last, 0),
+        "token": numbers(lambda slot: slot.last, -1),
         "at": numbers(lambda slot: slot.length - 1, 0),
-        "left": numbers(lambda slot: slot.left, 0),
-        "made": numbers(lambda slot: len(slot.written.tokens), 0),
+        "begin": numbers(lambda slot: len(slot.request.prompt) - 1, 0),
+        "end": numbers(lambda slot: slot.length - 1 + slot.left, 0),
         "stop": lists(lambda slot: slot.request.stop, "stop"),
         "wishes": Wishes(**{name: wish(name) for name in sorted(asked)}),
         "seen": seen,

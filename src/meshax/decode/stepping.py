@@ -4,19 +4,32 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..ops import where
+from ..dim import Dim
+from ..nn.cache import as_it_is
+from ..ops import arange, maximum, minimum, scan, where
+from ..ops import sum as sum_
 from ..tensors import Tensor
 from .choosing import choose, is_among, likelihoods, with_token
 
-_FIXED = ("stop", "wishes")  # of a state; the rest moves with the tokens
 
+def write_tokens(model: Any, cache: Any, state: dict[str, Any], num_pages: int, chunk: Dim) -> tuple[Any, Any, Any]:
+    """Returns the cache and the state after a chunk of tokens of each text, and what is told of each token.
 
-def parted(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns what of a state (`slots.state_of`) moves with the tokens, and what does not."""
-    return (
-        {name: value for name, value in state.items() if name not in _FIXED},
-        {name: value for name, value in state.items() if name in _FIXED},
-    )
+    From token to token only the tokens are handed on; where they stand is known before. Each number more would be a
+    kernel more, and a GPU takes as long for a small one as for reading a megabyte.
+    """
+
+    def step(carry: Any, at: Any) -> Any:
+        cache, token, seen = carry
+        at = as_it_is(at)  # or every layer would look it up among those of the chunk
+        cache, after, told = write_token(model, cache, state | {"token": token, "seen": seen, "at": at}, num_pages)
+        return (cache, after["token"], after["seen"]), told
+
+    at = state["at"]
+    carry = cache, state["token"], state["seen"]
+    (cache, token, seen), told = scan(step, carry, minimum(at + arange(chunk), state["end"]), over=chunk)
+    at = at + sum_((told["token"] >= 0).astype(at.dtype), chunk)
+    return cache, state | {"token": token, "seen": seen, "at": at}, told
 
 
 def write_token(model: Any, cache: Any, state: dict[str, Any], num_pages: int) -> tuple[Any, Any, dict[str, Tensor]]:
@@ -25,21 +38,19 @@ def write_token(model: Any, cache: Any, state: dict[str, Any], num_pages: int) -
     Args:
         model: the model.
         cache: what is kept of the tokens before.
-        state: what is to be known of the slots; the token of one whose text has ended is -1.
+        state: what is to be known of the slots (`slots.state_of`); the token of one whose text has ended is -1.
         num_pages: how many pages of the cache are read, at most.
     """
-    at, left, made, seen = (state[name] for name in ("at", "left", "made", "seen"))
-    logits, cache = model.step(state["token"], at, cache, num_pages)
+    token, at, begin, seen = (state[name] for name in ("token", "at", "begin", "seen"))
+    logits, cache = model.step(maximum(token, 0), at, cache, num_pages)
     logits = logits.astype(jnp.float32)
-    chosen = choose(logits, state["wishes"], at + 1, made, seen)
+    chosen = choose(logits, state["wishes"], at + 1, at - begin, seen)
     told = likelihoods(logits, chosen, state["wishes"])
-    writes = left > 0
-    after = where(is_among(chosen, state["stop"], "stop"), 0, left - 1)
+    may_follow = (at == begin) | ~is_among(token, state["stop"], "stop")  # a prompt may end with what stops a text
+    after = where((token >= 0) & (at < state["end"]) & may_follow, chosen, -1)
     moved = {
-        "token": where(writes, chosen, state["token"]),
-        "at": where(writes, at + 1, at),
-        "left": where(writes, after, 0),
-        "made": made + 1,
+        "token": after,
+        "at": where(after >= 0, at + 1, at),
         "seen": seen if seen is None else with_token(seen, chosen),
     }
-    return cache, state | moved, told | {"token": where(writes, chosen, -1)}
+    return cache, state | moved, told | {"token": after}

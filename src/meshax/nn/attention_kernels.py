@@ -196,12 +196,12 @@ def _fused_kernel(q: Tensor, k: Tensor, visible: Visibility) -> Callable[..., Te
 
 
 def _has_cudnn(q: Tensor) -> bool:
-    return _platform() in ("gpu", "cuda") and q.dtype in (jnp.bfloat16, jnp.float16) and q.dims[-1].size <= 256
+    return _platform() == "gpu" and q.dtype in (jnp.bfloat16, jnp.float16) and q.dims[-1].size <= 256
 
 
 def _has_short(q: Tensor, k: Tensor, visible: Visibility) -> bool:
     """Whether our kernels take these: on Hopper, attention to themselves, with as many heads of keys as of queries."""
-    if _platform() not in ("gpu", "cuda") or not _HOPPER.search(current().mesh.device_kind):
+    if _platform() != "gpu" or not _HOPPER.search(current().mesh.device_kind):
         return False
     from .short_attention import takes
 

@@ -149,7 +149,7 @@ class Stepping(eqx.Module):
         pending sum of the result.
         """
         keys, values = _write(self.store.keys, k, self.at), _write(self.store.values, v, self.at)
-        (read_keys, read_values), there = self._read(keys, values)
+        (read_keys, read_values), there, seen = self._read(keys, values)
         over = [d.name for d in there.dims if d.name in _KEPT]
         in_rows = self.before is None and over == [PLACES]
         asks = sum_(q, QUERIES) if in_rows else q  # there is one query: its dim would keep the compiler from fusing
@@ -157,7 +157,6 @@ class Stepping(eqx.Module):
         if bias is not None:
             place = there if self.before is None else there + self.before.lengths
             scores = scores.astype(jnp.float32) + bias(at, place)
-        seen = there >= 0
         if window is not None:
             seen = seen & (self.at - there < window)
         if self.before is not None:
@@ -169,14 +168,14 @@ class Stepping(eqx.Module):
 
     def _scores(self, keys: Tensor, q: Tensor, d_kv: str) -> Tensor:
         several = [d for d in without(q.dims, keys.dims) if d.size > 1]  # queries of a key
-        if several and current().mesh.platform in ("gpu", "cuda"):
+        if several and current().mesh.platform == "gpu":
             order = [d for d in (*q.dims, *keys.dims) if d.name != d_kv]
             shared = [d for d in order if d in q.dims and d in keys.dims]
             return einsum(q, keys, out=list(dict.fromkeys((*shared, *order))))  # a row of places for each query
         return match(keys, q, d_kv)  # this way round the keys stay as they are
 
-    def _read(self, keys: Tensor, values: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Returns the keys and values of the pages that are read, and the positions they are of.
+    def _read(self, keys: Tensor, values: Tensor) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+        """Returns the keys and values of the pages that are read, the positions they are of, and where there are any.
 
         Where a processor has all places of its pages they are one dim, a row, to the compiler too: it takes faster
         kernels for rows, and one instead of four for their softmax.
@@ -186,12 +185,14 @@ class Stepping(eqx.Module):
             keys, values, held = (
                 _first(x, PAGES, self.num_pages) for x in (keys, values, positions_held(keys, self.at))
             )
-            return (keys, values), held
+            return (keys, values), held, held >= 0
         row = Dim(PLACES, pages.size * memory.size)
         dims = [row if d == pages else d for d in keys.dims if d != memory]
         num_read = self.num_pages * memory.size
-        held = self.at - (self.at - arange(Dim(PLACES, num_read))) % row.size
-        return tuple(_first(_as_it_is(reshape(x, dims)), PLACES, num_read) for x in (keys, values)), held
+        place = arange(Dim(PLACES, num_read))
+        held = self.at - (self.at - place) % row.size
+        rows = tuple(_first(as_it_is(reshape(x, dims)), PLACES, num_read) for x in (keys, values))
+        return rows, held, self.at >= place  # which is where held is not negative, for less
 
 
 class Remembered(eqx.Module):
@@ -325,9 +326,12 @@ def _shares(scores: Tensor, seen: Tensor, over: Sequence[str]) -> Tensor:
     return Tensor(compute(of_rows, [scores, seen]), scores.dims)
 
 
-def _as_it_is(x: Tensor) -> Tensor:
-    """Keeps the compiler from reading a tensor in another shape, for which it would take slower kernels."""
-    return Tensor(compute(lax.optimization_barrier, [x]), x.dims)
+def as_it_is(x: Tensor) -> Tensor:
+    """Keeps a GPU's compiler from making a tensor anew for each reader, or reading it in a shape of slower kernels.
+
+    That for CPUs would copy the tensor.
+    """
+    return Tensor(compute(lax.optimization_barrier, [x]), x.dims) if current().mesh.platform == "gpu" else x
 
 
 def _first(x: Tensor, dim: str, count: int) -> Tensor:
@@ -351,20 +355,25 @@ def _write(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
     pages, memory = cache.dim(PAGES), cache.dim(MEMORY)
     token = transpose(sum_(new, QUERIES), without(cache.dims, (pages, memory))).astype(cache.dtype)
     place = at % (pages.size * memory.size)
-    is_split = bool(current().placement(cache.dims).of(memory))
+    is_split, platform = bool(current().placement(cache.dims).of(memory)), current().mesh.platform
 
     def put(cache: Array, token: Array, page: Array, place: Array, there: Array) -> Array:
-        def put_one(cache: Array, token: Array, page: Array, place: Array) -> Array:
-            inside = place - there[0]
-            start = [0] * (cache.ndim - 3) + [page, jnp.clip(inside, 0, cache.shape[-2] - 1), 0]
-            token = token[..., None, None, :]
-            if is_split:
-                before = lax.dynamic_slice(cache, start, token.shape)
-                token = jnp.where((inside >= 0) & (inside < cache.shape[-2]), token, before)
-            return lax.dynamic_update_slice(cache, token, start)
-
         flat = [x.reshape(-1, *x.shape[len(at.dims) :]) for x in (cache, token, page, place)]
-        if flat[0].shape[0] == 1:  # a plain update in place; many are a scatter
+        is_alone = flat[0].shape[0] == 1
+
+        def put_one(cache: Array, token: Array, page: Array, place: Array) -> Array:
+            if not is_split and (platform != "cpu" or not is_alone):
+                start = [0] * (cache.ndim - 3) + [page, place, 0]
+                return lax.dynamic_update_slice(cache, token[..., None, None, :], start)
+            end = cache.shape[-2]
+            inside = jnp.where(place < there[0], end, place - there[0])
+            # Where another processor has the place, it is out of range and dropped. So is the second one: an update of
+            # one place alone the compiler for CPUs makes twice, for who reads and for who keeps, of copies.
+            return cache.at[..., page, jnp.stack([inside, jnp.full_like(inside, end)]), :].set(
+                token[..., None, :], mode="drop"
+            )
+
+        if is_alone:  # a plain update in place; many are a scatter
             return put_one(*(x[0] for x in flat)).reshape(cache.shape)
         return jax.vmap(put_one)(*flat).reshape(cache.shape)
 

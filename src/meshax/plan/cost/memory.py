@@ -20,7 +20,6 @@ from .tiles import tiled_bytes
 
 CLASSES = ("parameters", "optimizer", "gradients", "activations", "temporaries")
 _Use = dict[str, Number]  # bytes by class
-GPUS = ("gpu", "cuda")  # what JAX calls them
 _GAPS = 1.07  # values of many sizes do not pack without gaps
 
 
@@ -85,7 +84,7 @@ class _Liveness:
     def __init__(self, kernels: Kernels, owned: set[Value], platform: str):
         """Reads when each value is last needed; `owned` are counted elsewhere."""
         self.kernels, self.platform = kernels, platform
-        self.on_gpus = platform in GPUS
+        self.on_gpus = platform == "gpu"
         self.owned = owned | set(kernels.block.inputs) | _starts_of_loops(kernels)
         self.makers = {v: kernel for kernel in kernels.own for v in kernel.writes}
         gathers = [k for k in kernels.own if k.step.traits.collective == "all-gather"]
