@@ -343,6 +343,7 @@ def test_the_example_of_the_page(server):
     [
         (["--slots", "0"], "slots is 0.\n  fix: give a number, 1 or more."),
         (["--queue", "-1"], "queue is -1.\n  fix: give a number, 0 or more."),
+        (["--port", "99999"], "port is 99999.\n  fix: give a number, 0 to 65535."),
         (["--grace", "nan"], "grace is nan.\n  fix: give a number, 0 or more."),
     ],
 )

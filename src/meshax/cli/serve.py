@@ -44,7 +44,7 @@ class Serve(OnTrained):
 
     def run(self) -> None:
         """Restores and serves until Ctrl-C or SIGTERM."""
-        from ..serve.server import ServerOptions, address_of, bound, serve, warm_up
+        from ..serve.server import ServerOptions, address_of, bound, check_port, serve, warm_up
 
         for name, least in (("slots", 1), ("places", 0), ("chunk", 1)):
             if getattr(self, name) < least:
@@ -52,6 +52,7 @@ class Serve(OnTrained):
         name = self.name or Path(self.run_).resolve().name
         with usage():
             options = ServerOptions(name, self.queue, self.max_prompt, self.max_tokens, self.max_bytes, self.grace)
+            check_port(self.port)
         own = bound(self.host, self.port)
         with self.restored() as run:
             from ..decode import Engine

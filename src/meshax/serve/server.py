@@ -47,10 +47,15 @@ class ServerOptions:
                 raise ArgumentError(f"{name} is {getattr(self, name)}.", fix=f"give a number, {least} or more.")
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """Returns a socket that has an address, and does not listen yet; port 0: any that is free."""
+def check_port(port: int) -> None:
+    """Raises if there can be no such port."""
     if not 0 <= port < 2**16:
         raise ArgumentError(f"port is {port}.", fix="give a number, 0 to 65535.")
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Returns a socket that has an address, and does not listen yet; port 0: any that is free."""
+    check_port(port)
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with contextlib.ExitStack() as closing:
