@@ -16,7 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as gpu
 
-from .blocks import BLOCK, LAYOUT, Sizes, along, load, room, run, seen_in, wait_if
+from .blocks import BLOCK, LAYOUT, Sizes, along, halved, load, room, run, seen_in, wait_if
 
 _LOGS, _MEANS, _DOCUMENTS = range(3)  # what is kept of each query
 _KEYS, _VALUES = range(2)
@@ -58,7 +58,7 @@ def backward(
 
 def _square(sizes: Sizes, column: Any, row: Any) -> Any:
     """Returns where the gradients of two by two blocks of scores are kept."""
-    return row * (row + 1) // 2 + column if sizes.causal else row * sizes.pairs + column
+    return halved(row * (row + 1)) + column if sizes.causal else row * sizes.pairs + column
 
 
 @dataclass
@@ -181,7 +181,9 @@ class _Backward:
         self.ds_room[...] = ds
         gpu.commit_smem()
         part = pl.ds((2 * lax.rem(j, 2) + lax.rem(i, 2)) * BLOCK, BLOCK)
-        gpu.copy_smem_to_gmem(self.ds_room, self.ds.at[self.example, self.head, self.square(j // 2, i // 2), :, part])
+        gpu.copy_smem_to_gmem(
+            self.ds_room, self.ds.at[self.example, self.head, self.square(halved(j), halved(i)), :, part]
+        )
         gpu.barrier_wait(self.q_in.at[slot])
         total = sizes.added(total, ds, self.q_room.at[slot])
         gpu.barrier_arrive(self.q_out.at[slot])

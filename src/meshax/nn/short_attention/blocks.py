@@ -21,6 +21,11 @@ _IDX = signature(gpu.load).parameters.get("idx")
 _ALL = [()] if _IDX is not None and _IDX.default is Parameter.empty else []  # JAX 0.10 wants to be told
 
 
+def halved(number: Any) -> Any:
+    """Returns half of a number that is not negative, rounded down: `//` would ask for its sign, in much code."""
+    return number // 2 if isinstance(number, int) else lax.div(number, jnp.asarray(2, number.dtype))
+
+
 @dataclass(frozen=True)
 class Sizes:
     """What a kernel is made for."""
