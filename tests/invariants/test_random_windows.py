@@ -17,6 +17,9 @@ from window_cases import KINDS, random_case
 NUM_CASES = {"conv": 2000, "conv_transpose": 2000, "max_pool": 1000, "mean_pool": 1000, "resize": 300, "pad": 300}
 SAMPLED = {"conv": 6, "conv_transpose": 4, "max_pool": 3, "mean_pool": 3, "resize": 2, "pad": 2}
 AT_ONCE = 20  # cases in one test
+# The compiler for CPUs aborts on these, ours or the reference: it swaps the operands of a convolution whose input is
+# dilated by the size of the window, and takes the dim for another kind. They are compiled without that pass.
+SWAPPED = {("conv", 1839), *(("conv_transpose", seed) for seed in (935, 1745, 1851))}
 
 
 def parts():
@@ -27,13 +30,13 @@ def parts():
             yield pytest.param(kind, range(first, min(first + AT_ONCE, count)), id=f"{kind}-{first}")
 
 
-def check(case):
+def check(case, flags=None):
     """Asserts that values and gradients are those of whole arrays."""
     mesh = mx.Mesh(case.mesh)
-    whole = jax.jit(lambda *arrays: reference(case.reference, arrays, [True] * len(arrays)))
+    whole = jax.jit(lambda *arrays: reference(case.reference, arrays, [True] * len(arrays)), compiler_options=flags)
     wanted, gradients = whole(*(x.numpy() for x in case.inputs))
     placed = [place_with_garbage(x, Setting(mesh, case.layout)) for x in case.inputs]
-    program = mx.spmd(forward_and_gradient(case.fn, case.inputs), mesh, case.layout)
+    program = mx.spmd(forward_and_gradient(case.fn, case.inputs), mesh, case.layout, compiler_options=flags)
     result, ours = program(*placed)
     for what, got, right in zip(["result", "by x", "by the kernel"], [result, *ours], [*wanted, *gradients]):
         right = np.asarray(right)
@@ -46,5 +49,5 @@ def check(case):
 def test_random_windows(kind, seeds, record_property):
     for seed in seeds:
         print(f"{kind} {seed}")  # shown of a test that fails, or with -s: the last is the one
-        check(random_case(kind, seed))
+        check(random_case(kind, seed), {"xla_disable_hlo_passes": "algsimp"} if (kind, seed) in SWAPPED else None)
     record_property("checked", len(seeds))
