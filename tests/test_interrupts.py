@@ -344,7 +344,7 @@ def test_ctrl_c_at_a_terminal():
 import os
 from rich.progress import Progress
 leave = os._exit
-os._exit = lambda status: (time.sleep(0.3), leave(status))  # the machine is busy, and the bar is drawn ten times a second
+os._exit = lambda status: (time.sleep(0.3), leave(status))  # a busy machine: the bar is drawn meanwhile
 with Progress() as bar:
     bar.add_task("x")
     time.sleep(60)

@@ -7,6 +7,7 @@ import jax
 
 from ..layout import current
 from ..ops import remat
+from ..ops.control import traced_once
 
 # From the least memory to the least work.
 KEEP: dict[str, Any] = {
@@ -24,6 +25,5 @@ def keeping(layer: Callable[..., Any], keep: str) -> Callable[..., Any]:
     A checkpoint that keeps everything is none: it would hold every intermediate result in memory, where the compiler
     makes most of them anew from their neighbours. Stored parameters need one all the same, to be forgotten in.
     """
-    if keep == "everything" and not current().layout.params:
-        return layer
-    return remat(layer, policy=KEEP[keep])
+    is_whole = keep == "everything" and not current().layout.params
+    return traced_once(layer if is_whole else remat(layer, policy=KEEP[keep]))

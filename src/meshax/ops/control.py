@@ -15,7 +15,7 @@ from jax import lax
 
 from .. import collectives
 from ..checking.border import MARKS
-from ..compat import Array, varying_axes
+from ..compat import Array, is_traced, varying_axes
 from ..dim import Dim, DimLike, Dims, find, show, union, unique, without
 from ..errors import ArgumentError, ShapeError
 from ..layout import current
@@ -244,24 +244,60 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def recomputed(*args: Any, **kwargs: Any) -> Any:
-        operands = _Packed((args, kwargs))
-        outs: list[_Packed] = []
-        actions: list[Callable[[Any], None]] = []
+        boxed = _Boxed(fn, _Packed((args, kwargs)))
 
-        def run(arrays: list[Array]) -> tuple[list[Array], list[Any]]:
-            args, kwargs = operands.rebuild(arrays)
-            with recomputing(True), deferring(arrays) as deferred:
-                outs[:] = [_Packed(fn(*args, **kwargs))]
-            actions[:] = [action for action, _ in deferred]
-            return outs[0].arrays, [values for _, values in deferred]
+        def run(arrays: list[Array]) -> Any:
+            with recomputing(True):
+                return boxed(arrays)
 
         # tensors are taken apart here and not by JAX: what it takes apart, it may see (checking/border.py)
-        arrays, values = jax.checkpoint(run, policy=decide)(operands.arrays)
-        for action, value in zip(actions, values, strict=True):
-            once_outside(action, value)
-        return outs[0].rebuild(arrays)
+        return boxed.opened(*jax.checkpoint(run, policy=decide)(boxed.operands.arrays))
 
     return operation(recomputed, "remat")
+
+
+def traced_once(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Traces a function once for all of its calls in one trace that differ in values alone, such as those of layers.
+
+    The program is the same: what was traced is written out again at each call.
+    """
+    known: dict[Any, tuple[_Boxed, Callable[..., Any]]] = {}
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        operands = _Packed((args, kwargs))
+        if not any(map(is_traced, operands.arrays)):
+            return fn(*args, **kwargs)
+        kind = operands.treedef, tuple(operands.kinds), tuple(map(jax.typeof, operands.arrays))
+        if kind not in known:
+            boxed = _Boxed(fn, operands)
+            known[kind] = boxed, jax.jit(boxed.__call__, inline=True)
+        boxed, traced = known[kind]
+        return boxed.opened(*traced(operands.arrays))
+
+    return call
+
+
+class _Boxed:
+    """A function of trees of tensors as one of arrays, which JAX may trace on its own."""
+
+    def __init__(self, fn: Callable[..., Any], operands: _Packed):
+        self.fn, self.operands = fn, operands
+        self.out: _Packed
+        self.actions: list[Callable[[Any], None]]
+
+    def __call__(self, arrays: list[Array]) -> tuple[list[Array], list[Any]]:
+        args, kwargs = self.operands.rebuild(arrays)
+        with deferring(arrays) as deferred:
+            self.out = _Packed(self.fn(*args, **kwargs))
+        self.actions = [action for action, _ in deferred]
+        return self.out.arrays, [values for _, values in deferred]
+
+    def opened(self, arrays: list[Array], values: list[Any]) -> Any:
+        """Returns the result as the function gave it, and does what it left to be done once, outside."""
+        for action, value in zip(self.actions, values, strict=True):
+            once_outside(action, value)
+        return self.out.rebuild(arrays)
 
 
 def _keep_collectives(primitive: Any, *_: Any, **params: Any) -> bool:
