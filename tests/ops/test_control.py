@@ -7,9 +7,6 @@ import pytest
 
 import meshax as mx
 from example_tensors import counting
-from meshax.ops.control import traced_once
-from meshax.ops.operands import once_outside
-from meshax.tensors import settled_array
 from messages import pinned
 
 batch, length = mx.dims(batch=6, length=4)
@@ -294,73 +291,3 @@ MISTAKES = {
 }
 
 test_messages = pinned(MISTAKES)
-
-
-def test_equal_layers_are_traced_once():
-    traced, outside = [], []
-
-    def layer(y, w, number):
-        traced.append(number)
-        y = mx.sin(mx.einsum(y, w, over="b")).rename(c="b") * (number + 1)
-        once_outside(outside.append, settled_array(mx.mean(y)))
-        return y
-
-    def run(x, weights):
-        once = traced_once(layer)
-
-        def loss(weights):
-            y = x
-            for number, w in enumerate(weights):
-                y = once(y, w, number)
-            return mx.sum(y * y)
-
-        return mx.value_and_grad(loss)(weights)
-
-    def by_hand(weights):
-        y = x.numpy()
-        for number, w in enumerate(weights):
-            y = jnp.sin(y @ w) * (number + 1)
-        return jnp.sum(y * y)
-
-    a, b, c = mx.dims(a=6, b=5, c=5)
-    x = mx.tensor(np.linspace(-1, 1, 30, dtype="float32").reshape(6, 5), [a, b])
-    arrays = [np.linspace(-1, 1, 25, dtype="float32").reshape(5, 5) + number for number in range(3)]
-    program = mx.spmd(run, mx.Mesh("one:2 two:4"), "a:one c:two")
-    total, gradients = program(x, [mx.param(mx.tensor(array, [b, c])) for array in arrays])
-    assert len(traced) == 1
-    assert len({id(value) for value in outside}) == 3  # one of each call
-    expected, by_weight = jax.value_and_grad(by_hand)(arrays)
-    np.testing.assert_allclose(total.numpy(), expected, rtol=1e-5)
-    for gradient, array in zip(gradients, by_weight, strict=True):
-        np.testing.assert_allclose(gradient.numpy(), array, rtol=1e-4, atol=1e-5)
-
-
-def test_what_differs_in_more_than_values_is_traced_again():
-    seen = []
-
-    @traced_once
-    def layer(x):
-        seen.append(x.dtype)
-        return x * 2
-
-    def run(x):
-        mixed = layer(x), layer(x), layer(x.astype("bfloat16")), layer(x.rename(a="b"))
-        return [mx.sum(y.astype("float32")) for y in mixed]
-
-    x = mx.tensor(np.arange(6.0), [mx.Dim("a", 6)])
-    sums = mx.spmd(run, mx.Mesh("one:2"), "a:one")(x)
-    assert [str(dtype) for dtype in seen] == ["float32", "bfloat16", "float32"]
-    assert [float(total.numpy()) for total in sums] == [30.0] * 4
-    assert float(mx.sum(layer(x)).numpy()) == 30.0  # and outside of a program
-
-
-def test_a_derivative_of_a_derivative_of_what_is_traced_once():
-    def run(x):
-        layer = traced_once(lambda x: mx.sin(x))
-        slope = lambda x: mx.sum(mx.grad(lambda x: mx.sum(layer(layer(x))))(x))  # noqa: E731
-        return mx.grad(slope)(x)
-
-    values = np.linspace(0, 1, 6, dtype="float32")
-    x = mx.tensor(values, [mx.Dim("a", 6)])
-    second = jax.vmap(jax.grad(jax.grad(lambda x: jnp.sin(jnp.sin(x)))))(values)
-    np.testing.assert_allclose(mx.spmd(run, mx.Mesh("one:2"), "a:one")(x).numpy(), second, rtol=1e-5, atol=1e-6)

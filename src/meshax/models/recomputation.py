@@ -1,13 +1,15 @@
-"""What the backward pass keeps of each layer, by name; the rest it computes again."""
+"""What the backward pass keeps of each layer, by name; the rest it computes again. And layers that are traced once."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from ..compat import is_traced
 from ..layout import current
 from ..ops import remat
-from ..ops.control import traced_once
+from ..ops.control import Boxed, PackedArrays
 
 # From the least memory to the least work.
 KEEP: dict[str, Any] = {
@@ -27,3 +29,25 @@ def keeping(layer: Callable[..., Any], keep: str) -> Callable[..., Any]:
     """
     is_whole = keep == "everything" and not current().layout.params
     return traced_once(layer if is_whole else remat(layer, policy=KEEP[keep]))
+
+
+def traced_once(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Traces a function once for all of its calls in one trace that differ in values alone, such as those of layers.
+
+    The program is the same: what was traced is written out again at each call.
+    """
+    known: dict[Any, tuple[Boxed, Callable[..., Any]]] = {}
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        operands = PackedArrays((args, kwargs))
+        if not any(map(is_traced, operands.arrays)):
+            return fn(*args, **kwargs)
+        kind = operands.treedef, tuple(operands.kinds), tuple(map(jax.typeof, operands.arrays))
+        if kind not in known:
+            boxed = Boxed(fn, operands)
+            known[kind] = boxed, jax.jit(boxed.__call__, inline=True)
+        boxed, traced = known[kind]
+        return boxed.opened(*traced(operands.arrays))
+
+    return call

@@ -15,7 +15,7 @@ from jax import lax
 
 from .. import collectives
 from ..checking.border import MARKS
-from ..compat import Array, is_traced, varying_axes
+from ..compat import Array, varying_axes
 from ..dim import Dim, DimLike, Dims, find, show, union, unique, without
 from ..errors import ArgumentError, ShapeError
 from ..layout import current
@@ -40,7 +40,7 @@ class _StatesDiffer(Exception):
         self.varying = varying
 
 
-class _Packed(Packed):
+class PackedArrays(Packed):
     """A pytree with tensors, whose arrays a loop or a branch takes or gives."""
 
     def __init__(self, tree: Any):
@@ -53,7 +53,7 @@ class _Packed(Packed):
     def cast(self, varying: list[Axes]) -> list[Array]:
         return [collectives.to_copies(a, axes) for a, axes in zip(self.arrays, varying, strict=True)]
 
-    def check_same(self, new: "_Packed", what: str, rule: str, fix: str) -> None:
+    def check_same(self, new: "PackedArrays", what: str, rule: str, fix: str) -> None:
         """Raises unless another tree has the same structure, dims, dtypes and roles."""
         before, after = ([self.treedef], [new.treedef])
         if self.treedef == new.treedef:
@@ -86,9 +86,9 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
     """
     leaves, treedef = jax.tree.flatten(xs, is_leaf=is_tensor)
     dim = _loop_dim(leaves, over)
-    first = _Packed(init)
+    first = PackedArrays(init)
     arrays = [_leading(leaf, dim) if is_tensor(leaf) else leaf for leaf in leaves]
-    outs: list[_Packed] = []
+    outs: list[PackedArrays] = []
 
     def step(varying: list[Axes], carry: list[Array], slices: list[Array]) -> tuple[list[Array], list[Array]]:
         pairs = zip(slices, leaves, strict=True)
@@ -102,7 +102,7 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
                 fix="return (carry, y), with None for y if there is none.",
             )
         out = _packed_alike(first, pair[0], varying, "mx.scan")
-        outs[:] = [_Packed(pair[1])]
+        outs[:] = [PackedArrays(pair[1])]
         return out, outs[0].arrays
 
     def run(varying: list[Axes]) -> Any:
@@ -113,8 +113,8 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
     return first.rebuild(carry), jax.tree.unflatten(outs[0].treedef, ys)
 
 
-def _packed_alike(first: _Packed, tree: Any, varying: list[Axes], op: str) -> list[Array]:
-    out = _Packed(tree)
+def _packed_alike(first: PackedArrays, tree: Any, varying: list[Axes], op: str) -> list[Array]:
+    out = PackedArrays(tree)
     first.check_same(
         out,
         f"the carry of {op} does not come out as it went in.",
@@ -127,7 +127,7 @@ def _packed_alike(first: _Packed, tree: Any, varying: list[Axes], op: str) -> li
     return out.cast(varying)
 
 
-def _until_states_agree(first: _Packed, run: Callable[[list[Axes]], Any]) -> Any:
+def _until_states_agree(first: PackedArrays, run: Callable[[list[Axes]], Any]) -> Any:
     varying = first.varying()
     while True:  # each turn adds a mesh axis to some leaf, so it ends
         try:
@@ -174,7 +174,7 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
 
     Communication: none of its own; a condition that differs between processors' copies is all-reduced.
     """
-    first = _Packed(init)
+    first = PackedArrays(init)
 
     def run(varying: list[Axes]) -> Any:
         def step(carry: list[Array]) -> list[Array]:
@@ -191,11 +191,11 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
 
     Communication: none of its own; a condition that differs between processors' copies is all-reduced.
     """
-    packed = _Packed(args)
-    outs: list[_Packed] = []
+    packed = PackedArrays(args)
+    outs: list[PackedArrays] = []
 
     def run(fn: Callable[..., Any], varying: list[Axes] | None, arrays: list[Array]) -> list[Array]:
-        outs.append(out := _Packed(fn(*packed.rebuild(arrays))))
+        outs.append(out := PackedArrays(fn(*packed.rebuild(arrays))))
         return out.arrays if varying is None else out.cast(varying)
 
     for fn in (true_fn, false_fn):  # see what each gives, before both must give the same
@@ -244,7 +244,7 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def recomputed(*args: Any, **kwargs: Any) -> Any:
-        boxed = _Boxed(fn, _Packed((args, kwargs)))
+        boxed = Boxed(fn, PackedArrays((args, kwargs)))
 
         def run(arrays: list[Array]) -> Any:
             with recomputing(True):
@@ -256,40 +256,18 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
     return operation(recomputed, "remat")
 
 
-def traced_once(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Traces a function once for all of its calls in one trace that differ in values alone, such as those of layers.
-
-    The program is the same: what was traced is written out again at each call.
-    """
-    known: dict[Any, tuple[_Boxed, Callable[..., Any]]] = {}
-
-    @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        operands = _Packed((args, kwargs))
-        if not any(map(is_traced, operands.arrays)):
-            return fn(*args, **kwargs)
-        kind = operands.treedef, tuple(operands.kinds), tuple(map(jax.typeof, operands.arrays))
-        if kind not in known:
-            boxed = _Boxed(fn, operands)
-            known[kind] = boxed, jax.jit(boxed.__call__, inline=True)
-        boxed, traced = known[kind]
-        return boxed.opened(*traced(operands.arrays))
-
-    return call
-
-
-class _Boxed:
+class Boxed:
     """A function of trees of tensors as one of arrays, which JAX may trace on its own."""
 
-    def __init__(self, fn: Callable[..., Any], operands: _Packed):
+    def __init__(self, fn: Callable[..., Any], operands: PackedArrays):
         self.fn, self.operands = fn, operands
-        self.out: _Packed
+        self.out: PackedArrays
         self.actions: list[Callable[[Any], None]]
 
     def __call__(self, arrays: list[Array]) -> tuple[list[Array], list[Any]]:
         args, kwargs = self.operands.rebuild(arrays)
         with deferring(arrays) as deferred:
-            self.out = _Packed(self.fn(*args, **kwargs))
+            self.out = PackedArrays(self.fn(*args, **kwargs))
         self.actions = [action for action, _ in deferred]
         return self.out.arrays, [values for _, values in deferred]
 
