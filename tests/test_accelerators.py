@@ -135,6 +135,24 @@ def test_gathers_run_beside_products_where_that_is_asked_for():
     assert compiled_by_kind(asked) == compiled_by_kind(plain)
 
 
+@pytest.mark.tpu
+def test_blocks_travel_beside_products_in_rings():
+    """All of them, where the gathers and reduce-scatters in their place are waited for."""
+    config = DecoderConfig(d_model=512, heads=8, d_kv=64, d_ff=2048, layers=2, vocab=1024, keep="nothing")
+    step, args = step_and_shapes(config, clipped(by_name("adafactor", 0.01), 1.0), packed(config, 64, 256))
+    mesh = mx.Mesh("data:2 model:4", topology="tpu v5p:2x2x2")
+    found = {}
+    for rings in ("", "model"):
+        layout = find_layout("sequence", mesh, known=config.glossary, sizes=config.sizes(), rings=rings)
+        compiled = mx.spmd(step, mesh, layout, 0, overlapping(mesh.platform)).compile(*args)
+        found[rings] = compiled_collectives(compiled.as_text())
+    permutes = [c for c in found["model"] if c.kind == "permute"]
+    hidden = sum(c.count for c in permutes if c.is_hidden)
+    assert hidden == sum(c.count for c in permutes) >= 2 * 4 * 2 * 3  # layers, maps, forward and backward, hops
+    scatters = [c for c in found[""] if c.kind == "reduce-scatter"]
+    assert len(scatters) > 4 and not any(c.is_hidden for c in scatters)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(("size", "window", "kernel"), [(64, None, "cudnn"), (256, 100, "cudnn"), (256, None, "ours")])
 @pytest.mark.parametrize("packed", [False, True])

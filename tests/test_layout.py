@@ -63,6 +63,10 @@ def test_repr_can_be_read_back():
 
     assert repr(layout) == 'Layout("batch:rows+cols", params="hidden:rows length:cols", optimizer="hidden:cols")'
     assert eval(repr(layout), {"Layout": mx.Layout}) == layout
+    ringed = mx.Layout("batch:rows", rings=("rows", "cols"))
+    assert repr(ringed) == 'Layout("batch:rows", rings="rows+cols")'
+    assert eval(repr(ringed), {"Layout": mx.Layout}) == ringed == mx.Layout("batch:rows", rings="cols+rows")
+    assert ringed != mx.Layout("batch:rows") and hash(ringed) != hash(mx.Layout("batch:rows"))
 
 
 def test_a_role_adds_its_axes_behind_the_main_ones():

@@ -39,18 +39,28 @@ class Layout:
     rules: tuple[tuple[str, Axes], ...]
     params: tuple[tuple[str, Axes], ...]
     optimizer: tuple[tuple[str, Axes], ...]
+    rings: Axes
 
-    def __init__(self, rules: RulesLike = "", params: RulesLike = "", optimizer: RulesLike = ""):
+    def __init__(
+        self,
+        rules: RulesLike = "",
+        params: RulesLike = "",
+        optimizer: RulesLike = "",
+        rings: str | Sequence[str] = "",
+    ):
         """Reads the rules.
 
         Args:
             rules: the dims of every tensor, as `"batch:rows hidden:cols"` or `{"batch": ("rows", "cols")}`.
             params: rules added where a tensor is stored as a parameter (see `mx.param`).
             optimizer: rules added where a tensor is stored as state of an optimizer.
+            rings: axes around which linear maps send blocks, `"model"` or `"rows+cols"`, rather than gather them before
+                or reduce-scatter them after.
         """
         object.__setattr__(self, "rules", _parse(rules))
         object.__setattr__(self, "params", _parse(params))
         object.__setattr__(self, "optimizer", _parse(optimizer))
+        object.__setattr__(self, "rings", _axes(rings))
 
     def for_role(self, role: str | None) -> dict[str, Axes]:
         """Returns the rules for tensors of a role: the main ones, then the role's."""
@@ -64,7 +74,7 @@ class Layout:
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:
-        return tuple(map(frozenset, (self.rules, self.params, self.optimizer)))
+        return tuple(map(frozenset, (self.rules, self.params, self.optimizer, self.rings)))
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Layout) and self._key == other._key)
@@ -75,6 +85,7 @@ class Layout:
     def __repr__(self) -> str:
         roles = (("params", self.params), ("optimizer", self.optimizer))
         parts = [f'"{_show_rules(self.rules)}"', *(f'{name}="{_show_rules(r)}"' for name, r in roles if r)]
+        parts += [f'rings="{"+".join(self.rings)}"'] if self.rings else []
         return f"Layout({', '.join(parts)})"
 
 
@@ -109,6 +120,13 @@ def _parse(rules: RulesLike) -> tuple[tuple[str, Axes], ...]:
             )
         parsed[dim] = axes
     return tuple(parsed.items())
+
+
+def _axes(rings: str | Sequence[str]) -> Axes:
+    listed = rings.split("+") if isinstance(rings, str) and rings else rings
+    if not isinstance(listed, Sequence) or not all(isinstance(axis, str) and axis.isidentifier() for axis in listed):
+        raise LayoutError(f"{rings!r} does not name mesh axes for rings.", fix='write for example rings="model".')
+    return tuple(dict.fromkeys(listed))
 
 
 def _show_rules(rules: Sequence[tuple[str, Axes]]) -> str:
@@ -231,7 +249,8 @@ class Setting:
 
     def check(self) -> "Setting":
         """Raises unless every rule names axes of this mesh, at most once for a dim, and a dim that exists."""
-        problems = []
+        unknown = [axis for axis in self.layout.rings if axis not in self.mesh.axes]
+        problems = [f"rings: no mesh axis {axis!r}; {did_you_mean(axis, self.mesh.axes)}" for axis in unknown]
         for dim, axes in self.layout.all_rules():
             rule = _show_rules([(dim, axes)])
             unknown = [axis for axis in axes if axis not in self.mesh.axes]

@@ -57,6 +57,19 @@ def test_exposed_and_hidden_communication_as_data(capsys, tmp_path):
     assert data["seconds"] < plain["seconds"] and data["utilization"] > plain["utilization"]
 
 
+def test_rings_send_the_same_and_hide_it(capsys):
+    command = ["explain", "--preset", "lm-0.14b", "--batch", "64", *MESH, "--layout", "sequence", "--overlap", "--json"]
+    reports = []
+    for more in ([], ["--rings", "model"]):
+        assert main([*command, "--hardware", "tpu-v5p", *more]) == 0
+        reports.append(json.loads(capsys.readouterr().out))
+    plain, ringed = reports
+    assert ringed["layout"].endswith('rings="model")') and ringed["wire_bytes"] == plain["wire_bytes"]
+    assert ringed["time"]["tpu-v5p"]["exposed"] < 0.7 * plain["time"]["tpu-v5p"]["exposed"]
+    assert main(["explain", TINY, *MESH, "--layout", "sequence", "--rings", "modle"]) == 1
+    assert "rings: no mesh axis 'modle'; did you mean \"model\"?" in capsys.readouterr().err
+
+
 def test_a_preset_is_built_directly(capsys):
     """Nothing of ours is loaded as if it were a user's file."""
     folders, modules = list(sys.path), set(sys.modules)

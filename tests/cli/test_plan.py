@@ -27,13 +27,16 @@ def apart(monkeypatch):
 
 def test_the_request(apart, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "90")
-    assert main([*ARGUMENTS, "--html", "page.html", "--hardware", "h100x8@400Gbit/s", "--overlap"]) == 0
+    assert (
+        main([*ARGUMENTS, "--html", "page.html", "--hardware", "h100x8@400Gbit/s", "--overlap", "--rings", "model"])
+        == 0
+    )
     out, err = capsys.readouterr()
     assert out == "fits\n" and "compiling" in err
     assert apart == [
         {
             "target": TINY, "topology": "tpu v4:2x2x1", "mesh": "data:2 model:4", "layout": "data+model",
-            "params": "", "optimizer": "", "html": "page.html", "hardware": "h100x8@400Gbit/s",
+            "params": "", "optimizer": "", "rings": "model", "html": "page.html", "hardware": "h100x8@400Gbit/s",
             "overlap": True, "width": 90,
         }
     ]  # fmt: skip

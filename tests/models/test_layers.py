@@ -39,16 +39,16 @@ def examples():
     return {name: mx.tensor(array, (batch, length)) for name, array in arrays.items()}
 
 
-def laid_out(name):
-    return find_layout(name, MESH, known=LOOP.glossary, sizes=LOOP.sizes())
+def laid_out(name, rings=""):
+    return find_layout(name, MESH, known=LOOP.glossary, sizes=LOOP.sizes(), rings=rings)
 
 
-def program(layout):
+def program(layout, rings=""):
     def loss(model, batch):
         total, count = model.loss(batch, KEY)
         return total / count
 
-    return mx.spmd(mx.value_and_grad(loss), MESH, laid_out(layout))
+    return mx.spmd(mx.value_and_grad(loss), MESH, laid_out(layout, rings))
 
 
 def stacked(model):
@@ -86,6 +86,24 @@ def test_losses_and_gradients_are_the_same(models, layout, keep):
 def test_the_same_bytes_are_sent(models, layout):
     sent = [program(layout).explain(model, examples()).wire_bytes for model in models]
     assert sent[0] == sent[1] > 0
+
+
+@pytest.mark.parametrize("keep", some(KEEP, "products"))
+@pytest.mark.parametrize("way", [0, 1], ids=["loop", "unrolled"])
+def test_rings_change_neither_losses_nor_gradients_nor_bytes(models, way, keep):
+    m = models[way]
+    model = type(m)(m.embedding, m.learned, m.layers, m.norm, m.logits, replace(m.config, keep=keep))
+    plain, ringed = program("sequence"), program("sequence", rings="model")
+    (wanted, wanted_grads), (loss, grads) = plain(model, examples()), ringed(model, examples())
+    assert float(loss) == pytest.approx(float(wanted), rel=1e-6)
+    for got, expected in zip(stacked(grads), stacked(wanted_grads), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
+    before, after = plain.explain(model, examples()), ringed.explain(model, examples())
+    assert after.wire_bytes == before.wire_bytes
+    sent = Counter()
+    for c in after.collectives:
+        sent[c.kind, c.source.op] += c.count
+    assert not any(sent[kind, op] for kind in ("all-gather", "reduce-scatter") for op in ("Attention", "FeedForward"))
 
 
 def test_nothing_is_kept_whole_that_is_stored_in_parts(models):

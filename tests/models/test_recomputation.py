@@ -1,4 +1,4 @@
-"""What the backward pass keeps: a checkpoint only where something is computed again or forgotten. Layers traced once."""
+"""What the backward pass keeps: a checkpoint only where something is computed again or forgotten; tracing once."""
 
 import jax
 import jax.numpy as jnp

@@ -409,15 +409,17 @@ def test_a_mesh_larger_than_the_devices():
 def test_an_axis_that_there_is_not():
     with pytest.raises(mx.LayoutError, match="modle"):
         TrainConfig(layout="batch:data heads:modle").check()
+    with pytest.raises(mx.LayoutError, match="rings: no mesh axis 'modle'"):
+        TrainConfig(rings="modle").check()
     with pytest.raises(mx.LayoutError, match="needs the mesh axes data and model"):
         TrainConfig(mesh="data:8").check()
 
 
 def test_other_processors_need_other_rules_for_what_is_stored(tmp_path):
-    config = TrainConfig(param_layout="d_model:data", optimizer_layout="d_model:data")
+    config = TrainConfig(param_layout="d_model:data", optimizer_layout="d_model:data", rings="model")
     (tmp_path / "config.json").write_text(config.to_json())
-    assert run_config(tmp_path).param_layout == "d_model:data"
+    assert run_config(tmp_path).param_layout == "d_model:data" and run_config(tmp_path).rings == "model"
     assert run_config(tmp_path, mesh="x:1", layout="none") == replace(
-        config, mesh="x:1", layout="none", param_layout="", optimizer_layout="", out=str(tmp_path)
+        config, mesh="x:1", layout="none", param_layout="", optimizer_layout="", rings="", out=str(tmp_path)
     )
     assert json.loads(run_config(tmp_path).to_json())["out"] == str(tmp_path)

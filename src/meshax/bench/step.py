@@ -51,6 +51,7 @@ class Step:
     layout: str = "none"
     param_layout: str = ""
     optimizer_layout: str = ""
+    rings: str = ""
     keep: str = ""
     layers_as: str = ""
     dtype: str = ""
@@ -119,9 +120,8 @@ def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True) -
     """
     config, (batch, length) = step.model(), step.sizes()
     mesh = Mesh(step.mesh or f"data:{len(jax.devices())}")
-    layout = find_layout(
-        step.layout, mesh, step.param_layout, step.optimizer_layout, known=config.glossary, sizes=config.sizes()
-    )
+    rules, known = (step.layout, mesh, step.param_layout, step.optimizer_layout), config.glossary
+    layout = find_layout(*rules, known=known, sizes=config.sizes(), rings=step.rings)
     optimizer = clipped(by_name(step.optimizer, 0.01), 1.0)
     program = spmd(make_train_step(optimizer), mesh, layout, 0, compiler_options(mesh))
     state = spmd(lambda: init_state(config.make, optimizer, jax.random.key(0)), mesh, layout)()

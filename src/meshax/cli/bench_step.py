@@ -27,6 +27,7 @@ class BenchStep(Reporting):
     layout: Annotated[str, arg(metavar="RULES", help="Rules, or a name: see meshax train.")] = "none"
     param_layout: Annotated[str, arg(metavar="RULES", help="Rules added where parameters are stored.")] = ""
     optimizer_layout: Annotated[str, arg(metavar="RULES", help="Rules added where its state is stored.")] = ""
+    rings: Annotated[str, arg(metavar="AXES", help="Axes around which linear maps send blocks.")] = ""
     keep: Annotated[str, arg(metavar="WHAT", help="What the backward pass keeps; none: the preset's.")] = ""
     layers_as: Annotated[str, arg(metavar="HOW", help="loop, unrolled or auto; none: the preset's.")] = ""
     dtype: Annotated[str, arg(metavar="DTYPE", help="Of products; none: the preset's.")] = ""

@@ -220,6 +220,9 @@ class OnLaidOut(OnProgram):
     optimizer_layout: Annotated[
         str, arg(metavar="RULES", help="Rules added where the optimizer's state is stored.", help_behavior_hint="")
     ] = ""
+    rings: Annotated[
+        str, arg(metavar="AXES", help="Axes around which linear maps send blocks, as in model.", help_behavior_hint="")
+    ] = ""
     html: Annotated[
         str, arg(metavar="FILE", help="Write a page to look at, which needs no network.", help_behavior_hint="")
     ] = ""
@@ -233,7 +236,7 @@ class OnLaidOut(OnProgram):
         with usage():
             if self.layout.strip() not in NAMES:
                 find_layout(self.layout, Mesh("any:1", abstract=True))
-            Layout("", self.param_layout, self.optimizer_layout)
+            Layout("", self.param_layout, self.optimizer_layout, self.rings)
 
     def check_html(self) -> None:
         """Raises if the page could not be written; better now than when everything is done."""
@@ -280,7 +283,7 @@ class OnLaidOut(OnProgram):
         with usage():
             target.axes(self.mesh)
         rules = (self.layout, self.param_layout, self.optimizer_layout)
-        return target, target.build(self.mesh, *rules, hardware=machine)
+        return target, target.build(self.mesh, *rules, hardware=machine, rings=self.rings)
 
     def explained(self, machine: "Hardware") -> "Report":
         """Traces the program as that of a machine."""

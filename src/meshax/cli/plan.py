@@ -80,8 +80,9 @@ class MakePlan(OnLaidOut):
             begin("starting")
             module, target = self._worker()
             request: dict[str, Any] = {"target": target, "topology": topology, "mesh": self.mesh, "layout": self.layout}
-            request |= {"params": self.param_layout, "optimizer": self.optimizer_layout, "html": self.html}
-            request |= {"hardware": self.hardware, "overlap": self.overlap, "width": terminal_width()}
+            request |= {"params": self.param_layout, "optimizer": self.optimizer_layout, "rings": self.rings}
+            request |= {"hardware": self.hardware, "overlap": self.overlap}
+            request |= {"html": self.html, "width": terminal_width()}
             answer = plan_apart(request, begin, **module)
             end()
         self.report(answer["plan"] | kept, answer["text"].rstrip("\n") + line)

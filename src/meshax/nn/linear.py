@@ -10,10 +10,11 @@ import jax.numpy as jnp
 
 from ..dim import Dim, Dims
 from ..layout import current
-from ..ops import broadcast, concat, einsum, gather, transpose, zeros
+from ..ops import broadcast, concat, gather, transpose, zeros
 from ..ops.randomness import truncated_normal
 from ..sources import operation
 from ..tensors import Tensor, param
+from . import rings
 
 _TRUNCATED = 0.87962566  # the standard deviation of a normal number cut at two
 _FEW = 10_000_000  # numbers, up to which XLA takes a product with a vector for a sum
@@ -28,7 +29,8 @@ def normal_parameter(key: Any, dims: Dims, deviation: float) -> Tensor:
 class Linear(eqx.Module):
     """Maps some dims to others, and adds a bias if it has one.
 
-    Communication: a pending sum of the result if the dims mapped from are split.
+    Communication: a pending sum of the result if the dims mapped from are split; in rings, if the layout asks for them
+    (see `rings.py`).
     """
 
     weight: Tensor
@@ -56,8 +58,7 @@ class Linear(eqx.Module):
             names: other names for dims of the result, which it has before a bias is added: a pending sum goes straight
                 to where they are split.
         """
-        out = einsum(x, self.weight.astype(x.dtype), over=self.before)
-        out = out.rename(**names) if names else out
+        out = rings.product(x, self.weight.astype(x.dtype), self.before, names or {})
         return out if self.bias is None else out + self.bias.astype(x.dtype)
 
     @operation

@@ -146,7 +146,7 @@ class TrainConfig(TrainOptions):
         # A model whose dims no name knows has rules of its own for the usual mesh.
         is_usual = self.layout == TrainOptions.layout and not chosen.mesh
         rules = chosen.layout if is_usual else self.layout, mesh, self.param_layout, self.optimizer_layout
-        return mesh, find_layout(*rules, known=model.glossary, sizes=model.sizes())
+        return mesh, find_layout(*rules, known=model.glossary, sizes=model.sizes(), rings=self.rings)
 
     def schedule(self) -> Schedule:
         """Returns the learning rate, a function of the updates made."""
@@ -290,5 +290,5 @@ def run_config(directory: str | Path, **changes: str) -> TrainConfig:
         )
     fields: dict[str, Any] = {name: value for name, value in changes.items() if value}
     if fields:  # rules for what is stored name axes of the other mesh
-        fields = {"param_layout": "", "optimizer_layout": ""} | fields
+        fields = {"param_layout": "", "optimizer_layout": "", "rings": ""} | fields
     return replace(read_options(path, TrainConfig), out=str(directory), from_="", **fields)

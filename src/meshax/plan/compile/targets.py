@@ -58,6 +58,7 @@ class Target:
         topology: str | None = None,
         overlap: bool = False,
         hardware: Hardware | None = None,
+        rings: str = "",
     ) -> Program:
         """Makes the program, without devices unless a topology is named; what is not given is the target's own.
 
@@ -71,9 +72,9 @@ class Target:
         else:
             processors = DescribedMesh(axes, hardware) if hardware else Mesh(axes, abstract=True)
         flags = overlapping(processors.platform) if overlap else None
-        if own is not None and not (layout or params or optimizer):
+        if own is not None and not (layout or params or optimizer or rings):
             return spmd(own.fn, processors, own.layout, own.donate, flags)
-        rules = find_layout(layout or "none", processors, params, optimizer, sizes=sizes_of(self.args))
+        rules = find_layout(layout or "none", processors, params, optimizer, sizes=sizes_of(self.args), rings=rings)
         return spmd(self.fn, processors, rules, self.donate, flags)
 
 

@@ -35,8 +35,8 @@ def plan_apart(
     """Compiles in another process.
 
     Args:
-        request: `target`, `topology`, `mesh`, `layout`, `params`, `optimizer`, `overlap`; `html`, a path or ""; and
-            `width`, of the text, in columns, or None.
+        request: `target`, `topology`, `mesh`, `layout`, `params`, `optimizer`, `rings`, `overlap`; `html`, a path or
+            ""; and `width`, of the text, in columns, or None.
         on_stage: told each stage as it begins.
         module: what the process runs: one that calls `main` with what it takes to load the target.
 
@@ -140,7 +140,9 @@ def _plan(request: Mapping[str, Any], load: Any, on_stage: Callable[[str], None]
     if is_cpu and mesh.size > count:
         with contextlib.suppress(RuntimeError):  # it has used JAX already
             jax.config.update("jax_num_cpu_devices", mesh.size)
-    options = {name: request[name] for name in ("mesh", "layout", "params", "optimizer", "topology", "overlap")}
+    options = {
+        name: request[name] for name in ("mesh", "layout", "params", "optimizer", "rings", "topology", "overlap")
+    }
     program = target.build(**options)
     took = time.perf_counter() - start
     with blamed(target.name, target.path, "cannot be traced or compiled"):

@@ -35,6 +35,7 @@ def find_layout(
     optimizer: str = "",
     known: Collection[str] | None = None,
     sizes: Mapping[str, int] | None = None,
+    rings: str = "",
 ) -> Layout:
     """Returns the layout that is meant by a name or by rules.
 
@@ -45,6 +46,7 @@ def find_layout(
         optimizer: the same for the optimizer's state.
         known: the names of the program's dims; by default of all that were made.
         sizes: the sizes of the program's dims, as far as they are known; `sizes_of` its arguments.
+        rings: the axes around which linear maps send blocks.
     """
     word = text.strip()
     if word not in NAMES:
@@ -54,7 +56,7 @@ def find_layout(
                 rule='a layout is a name, or rules such as "batch:data heads:model".',
                 fix=did_you_mean(word, NAMES),
             )
-        return Layout(word, params, optimizer)
+        return Layout(word, params, optimizer, rings)
     rules, stored = _rules(word, mesh)
     rules = _for_groups(rules, mesh, sizes or {})
     exist = made_names() if known is None else known
@@ -70,7 +72,7 @@ def find_layout(
             fix='write rules for the dims that there are, such as "rows:data".',
         )
     stored = {dim: axes for dim, axes in stored.items() if dim in exist}
-    return Layout(kept, params or stored, optimizer or stored)
+    return Layout(kept, params or stored, optimizer or stored, rings)
 
 
 def _rules(name: str, mesh: Mesh) -> tuple[dict[str, str], dict[str, str]]:

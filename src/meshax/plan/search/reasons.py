@@ -4,6 +4,7 @@ Both layouts are traced: what is said is what `explain` gives with the rule and 
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from ...layout import Axes, Layout
 from ..cost.hardware import Hardware
@@ -19,7 +20,7 @@ def reason_for(layout: Layout, machine: Hardware, report_of: Callable[[Layout], 
         machine: what times are for.
         report_of: traces under a layout; None if it is not legal.
     """
-    roles = {"params": dict(layout.params), "optimizer": dict(layout.optimizer)}
+    roles: dict[str, Any] = {"params": dict(layout.params), "optimizer": dict(layout.optimizer), "rings": layout.rings}
     without = [
         (_show(name, axes), Layout({n: a for n, a in layout.rules if n != name}, **roles))
         for name, axes in layout.rules

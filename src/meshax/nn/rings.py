@@ -1,0 +1,198 @@
+"""Linear maps in rings: a block is multiplied while the next one travels.
+
+Where the layout names an axis for rings, a map of what would be gathered over it multiplies one block after the other
+as they come around, and a map whose result would be reduce-scattered sends partial sums around. Blocks go both ways,
+half of them each, so that both directions of a link carry some. What is sent is what the gather or reduce-scatter would
+send; of maps that share what they are given, the blocks go around once. In the backward pass the one becomes the other.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import collectives
+from ..compat import Array, varying_axes
+from ..dim import Dim, Dims, select, union, without
+from ..layout import Axes, Placement, current
+from ..mesh import Mesh
+from ..ops import einsum
+from ..ops.operands import compute
+from ..tensors import Tensor, local
+from ..transfer import fill_padding, pad_to
+
+
+@dataclass(frozen=True)
+class _Ring:
+    """Processors along some axes, which send to their neighbours; and the dimension of arrays that goes around."""
+
+    mesh: Mesh
+    axes: Axes
+    position: int
+
+    @property
+    def size(self) -> int:
+        return self.mesh.count(self.axes)
+
+    @property
+    def ways(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """By which step blocks go, and how many of them: forwards and backwards."""
+        return (1, self.size // 2), (-1, (self.size - 1) // 2)
+
+    @property
+    def distances(self) -> list[int]:
+        """How far each block is from the processor whose number it has, in the order in which they come."""
+        return sorted((step * hops for step, count in self.ways for hops in range(1, count + 1)), key=abs)
+
+    def send(self, x: Array, step: int) -> Array:
+        """Sends to the neighbour."""
+        pairs = [(place, (place + step) % self.size) for place in range(self.size)]
+        return collectives.permute(x, self.axes, pairs, self.mesh.axes)
+
+    def starts(self, block: int) -> list[Array]:
+        """Returns where the block of this processor begins, and those of the processors that are so far away."""
+        here = collectives.processor_index(self.axes)
+        return [(here - distance) % self.size * block for distance in (0, *self.distances)]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _joined(blocks: Sequence[Array], ring: _Ring) -> Array:
+    """Puts the blocks, this processor's and those from the ring's distances, where they belong.
+
+    The plain derivative would copy the whole for each block.
+    """
+    shape = list(blocks[0].shape)
+    shape[ring.position] *= ring.size
+    whole = collectives.to_copies(jnp.zeros(shape, blocks[0].dtype), varying_axes(blocks[0]))
+    for block, start in zip(blocks, ring.starts(blocks[0].shape[ring.position]), strict=True):
+        whole = lax.dynamic_update_slice_in_dim(whole, block, start, ring.position)
+    return whole
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _cut(whole: Array, ring: _Ring) -> list[Array]:
+    """Cuts the blocks out again."""
+    block = whole.shape[ring.position] // ring.size
+    return [lax.dynamic_slice_in_dim(whole, start, block, ring.position) for start in ring.starts(block)]
+
+
+_joined.defvjp(lambda blocks, ring: (_joined(blocks, ring), None), lambda ring, _, ct: (_cut(ct, ring),))
+_cut.defvjp(lambda whole, ring: (_cut(whole, ring), None), lambda ring, _, cts: (_joined(cts, ring),))
+
+
+def product(x: Tensor, weight: Tensor, over: Sequence[str], names: Mapping[str, str]) -> Tensor:
+    """Multiplies by a parameter and sums over dims, in rings where the layout asks for them; renames the result.
+
+    Communication: a pending sum if a summed dim is split. In a ring, permutes in place of a gather of x or of a
+    reduce-scatter of the result.
+    """
+    if current().layout.rings and collectives.can_stay_pending(x.dtype) and not x._pending and x._origin is None:
+        dim = _gathered_dim(x, weight, over)
+        if dim is not None:
+            return _of_blocks(x, weight, over, dim).rename(**names)
+        dims = _scattered_dim(x, weight, over, names)
+        if dims is not None:
+            return _to_blocks(x, weight, over, *dims)
+    return einsum(x, weight, over=over).rename(**names)
+
+
+def _gathered_dim(x: Tensor, weight: Tensor, over: Sequence[str]) -> Dim | None:
+    """Returns the one dim of x that would be gathered, if a ring may do it: the product is split over its axes."""
+    placement, wanted = local(x)[1], current().placement(x.dims)
+    changed = [dim for dim, now, then in zip(x.dims, placement, wanted, strict=True) if now != then]
+    if len(changed) != 1 or wanted.of(changed[0]) or not _is_long(changed[0], placement):
+        return None
+    (dim,) = changed
+    axes = set(placement.of(dim))
+    is_plain = dim.name not in over and dim not in weight.dims
+    return dim if is_plain and axes <= current().placement(_result(x, weight, over)).axes else None
+
+
+def _scattered_dim(
+    x: Tensor, weight: Tensor, over: Sequence[str], names: Mapping[str, str]
+) -> tuple[Dim, Placement] | None:
+    """Returns the one dim along which the result would be reduce-scattered, and where, if a ring may do it."""
+    result, setting = _result(x, weight, over), current()
+    renamed = tuple(Dim(names.get(dim.name, dim.name), dim.size) for dim in result)
+    plain, target = setting.placement(result), setting.placement(renamed)
+    changed = [place for place, (now, then) in enumerate(zip(plain, target, strict=True)) if now != then]
+    if len(changed) != 1 or plain[changed[0]] or not _is_long(renamed[changed[0]], target):
+        return None
+    dim, axes = result[changed[0]], set(target[changed[0]])
+    every = union(x.dims, weight.dims)
+    pending = setting.placement(every, operands=(x.dims, weight.dims)).over(select(every, over))
+    return (dim, target) if axes <= set(pending) and dim in x.dims and dim not in weight.dims else None
+
+
+def _is_long(dim: Dim, placement: Placement) -> bool:
+    """Whether a dim is split over axes of rings alone, and there is something on each of the processors."""
+    axes = set(placement.of(dim))
+    return bool(axes) and axes <= set(current().layout.rings) and dim.size >= placement.count(dim) > 1
+
+
+def _of_blocks(x: Tensor, weight: Tensor, over: Sequence[str], dim: Dim) -> Tensor:
+    array, placement = local(x)
+    ring = _Ring(placement.mesh, placement.of(dim), x.dims.index(dim))
+    parts: list[Tensor] = []
+
+    def around(array: Array) -> Any:
+        blocks = {0: fill_padding(array, placement, (dim,))}
+        for distance in ring.distances:
+            step = 1 if distance > 0 else -1
+            blocks[distance] = ring.send(blocks[distance - step], step)
+        return list(blocks.values())
+
+    def multiply(*arrays: Array) -> Array:
+        *blocks, matrix = arrays
+        parts[:] = [einsum(Tensor(a, dims), Tensor(matrix, weight.dims), over=over) for a in blocks]
+        into = _Ring(ring.mesh, ring.axes, parts[0].dims.index(small))
+        return lax.slice_in_dim(_joined([part._array for part in parts], into), 0, dim.size, axis=into.position)
+
+    small, dims = _smaller(x.dims, dim, placement.block(dim))
+    blocks = collectives.once(array, ("ring", ring, placement.dims), around)  # for all maps of x
+    whole = compute(multiply, [*(Tensor(block, dims) for block in blocks), weight])
+    return Tensor(whole, _result(x, weight, over), pending=parts[0]._pending)
+
+
+def _to_blocks(x: Tensor, weight: Tensor, over: Sequence[str], dim: Dim, target: Placement) -> Tensor:
+    place = _result(x, weight, over).index(dim)
+    ring = _Ring(target.mesh, target[place], x.dims.index(dim))
+    block = -(-dim.size // ring.size)
+    _, dims = _smaller(x.dims, dim, block)
+    pending: set[str] = set()
+
+    def multiply(array: Array, matrix: Array) -> Array:
+        array = pad_to(collectives.to_copies(array, frozenset(ring.axes)), ring.position, block * ring.size)
+        blocks = {d % ring.size: cut for d, cut in zip((0, *ring.distances), _cut(array, ring), strict=True)}
+
+        def partial(distance: int) -> Array:
+            part = einsum(Tensor(blocks[distance % ring.size], dims), Tensor(matrix, weight.dims), over=over)
+            pending.update(part._pending)
+            return part._array
+
+        arrived = []
+        for step, count in ring.ways:
+            if count:
+                total = partial(-step * count)  # what goes furthest sets out first, and each processor adds its own
+                for hops in range(count - 1, 0, -1):
+                    total = ring.send(total, step) + partial(-step * hops)
+                arrived.append(ring.send(total, step))
+        return fill_padding(sum(arrived, start=partial(0)), target, (target.dims[place],))
+
+    whole = compute(multiply, [x, weight])
+    return Tensor(whole, target.dims, pending=frozenset(pending) - set(ring.axes))
+
+
+def _smaller(dims: Dims, dim: Dim, block: int) -> tuple[Dim, Dims]:
+    """Returns the dim of one block, and dims that have it in the place of the whole one."""
+    small = Dim(dim.name, block)
+    return small, tuple(small if d == dim else d for d in dims)
+
+
+def _result(x: Tensor, weight: Tensor, over: Sequence[str]) -> Dims:
+    every = union(x.dims, weight.dims)
+    return without(every, select(every, over))
