@@ -33,6 +33,8 @@ COMPARED = ("data", "data+model", "sequence", "fsdp")
 MACHINES = {  # beside the paper's, which presets know
     **{name: ("data:2 model:4", "cpu") for name, p in PRESETS.items() if p.family == "laptop"},
     "wmt-baseline": ("data:8 model:1", "tpu-v2"),
+    **{name: ("data:4 model:4", "tpu-v3") for name in PRESETS if name.startswith("unet3d-")},
+    **{name: ("data:4 model:2", "h100") for name in ("resnet-18", "resnet-50")},
     "modern-0.1b": ("data:4 model:2", "h100"),
     "modern-1b": ("data:4 model:2", "h100"),
     "modern-7b": ("data:8 model:8", "h100"),
@@ -84,6 +86,14 @@ FAMILIES = {
         "(with 32,768 the first row would print 0.16). The last row is the baseline, with the sizes of Vaswani et "
         "al.'s large model, one matrix for everything, sinusoids, Adam and the schedule of that paper; here norms come "
         "before the layers and have no shift, and no map has a bias.",
+    ),
+    "images": (
+        "Presets of images",
+        "Mesh-TensorFlow's U-Net for volumes of 128, 256 and 512 voxels a side, one of them in a step, and the usual "
+        "classifiers of He et al. (2015). A volume has one example and three dims of space, so the layout that is "
+        "called data cannot split it; what a search finds splits space, and sends the borders of blocks "
+        "([an example larger than a device](../giant_images.md)). A step of `unet3d-512` fits 16 cores of a TPU v3 "
+        "when its space is split, and no fewer. The networks have no dims for the other names of layouts.",
     ),
     "modern": (
         "Modern presets",
@@ -154,8 +164,8 @@ def measured(name: str) -> Row:
 def table(rows: list[Row]) -> str:
     """Returns the sizes, and what the layouts cost."""
     has_paper = any(row.preset.name in PAPER for row in rows)
-    every = {" x ".join(row.preset.batch).replace("_", " ") for row in rows}
-    sizes = every.pop() if len(every) == 1 else "batch"
+    every = {tuple(row.preset.batch) for row in rows}
+    sizes = " x ".join(every.pop()).replace("_", " ") if len(every) == 1 else "batch"
     heads = ["preset", "parameters", sizes, *([RESULTS[rows[0].preset.family]] if has_paper else []), "processors"]
     heads += [*COMPARED, "found"]
     lines = [heads, ["---"] * len(heads)]

@@ -94,7 +94,7 @@ def test_every_layout_gives_the_same_with_nan_in_all_padding(monkeypatch):
     monkeypatch.setattr(rings, "_of_blocks", counted(rings._of_blocks))
     monkeypatch.setattr(rings, "_to_blocks", counted(rings._to_blocks))
     count = testing.layout_invariance(block, *arguments(11), layouts=200 if WHOLE else 30)
-    assert count >= 30 and {"_of_blocks", "_to_blocks"} <= set(used)
+    assert count >= 15 and {"_of_blocks", "_to_blocks"} <= set(used)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])

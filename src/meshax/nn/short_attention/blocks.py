@@ -117,7 +117,8 @@ def run(
 def room(*shape: int, dtype: Any) -> Any:
     """Returns shared memory that products read: rows of 128 bytes, so turned that no two meet in a bank."""
     wide = 128 // jnp.dtype(dtype).itemsize
-    return gpu.SMEM(shape, dtype, transforms=(gpu.TilingTransform((8, wide)), gpu.SwizzleTransform(128)))
+    these: Any = gpu  # whose types call transforms abstract
+    return gpu.SMEM(shape, dtype, transforms=(these.TilingTransform((8, wide)), these.SwizzleTransform(128)))
 
 
 def along(x: Any, axis: int) -> Any:
