@@ -82,7 +82,7 @@ class Measurement:
     tokens: int
     seconds: float  # the median of the rounds
     rounds: tuple[float, ...]
-    compile_seconds: float
+    compile_seconds: float  # lowering included
     trace_seconds: float
     peak_bytes: int  # 0: this machine does not say
     flops: float  # that the model needs, of all processors
