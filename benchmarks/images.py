@@ -162,17 +162,17 @@ def ratio(line: dict[str, Any]) -> float:
 
 
 def page(lines: Iterable[dict[str, Any]]) -> str:
-    """Returns the page of measurements: of each network the last."""
-    last = {line["network"]: line for line in lines}
+    """Returns the page of measurements: of each network, and of each choice of XLA's options, the last."""
+    last = {" ".join([line["network"], *map("`{}`".format, line["compiler_options"])]): line for line in lines}
     first = next(iter(last.values()))
     fill = partial(textwrap.fill, width=120)
     rows = []
-    for line in last.values():
+    for network, line in last.items():
         times = {name: statistics.median(several) for name, several in line["turns_ms"].items()}
         compiled = " and ".join(f"{line['compile_s'][name]:.0f} s" for name in ("meshax", "jax"))
         end = " and ".join(f"{line['losses'][name][-1]:.4f}" for name in ("meshax", "jax"))
         cells = [
-            line["network"], f"{line['parameters'] / 1e6:.1f} M", line["batch"], f"{times['meshax']:.2f} ms",
+            network, f"{line['parameters'] / 1e6:.1f} M", line["batch"], f"{times['meshax']:.2f} ms",
             f"{times['jax']:.2f} ms", f"{ratio(line):.1%}", end, compiled,
         ]  # fmt: skip
         rows.append(f"| {' | '.join(cells)} |")

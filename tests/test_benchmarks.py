@@ -144,11 +144,14 @@ def test_the_page_of_images_is_made_of_lines():
         "network": "3-D U-Net", "batch": "1 x 128 x 128 x 128", "parameters": 5_600_000, "dtype": "bfloat16",
         "keep": "nothing", "device": "a GPU", "jax": "0.1", "turns_ms": {"meshax": [50.0, 52.0, 51.0], "jax": [51.0]},
         "losses": {"meshax": [2.0, 1.0], "jax": [2.0, 1.01]}, "compile_s": {"meshax": 20.4, "jax": 10.0},
+        "compiler_options": [],
     }  # fmt: skip
     older = {**line, "turns_ms": {"meshax": [9.0], "jax": [9.0]}}
-    page = images.page([older, line])
+    asked = {**line, "compiler_options": ["xla_some=true"]}
+    page = images.page([older, line, asked])
     sizes, figures = "| 3-D U-Net | 5.6 M | 1 x 128 x 128 x 128 |", "51.00 ms | 51.00 ms | 100.0% | 1.0000 and 1.0100 |"
     assert f"{sizes} {figures} 20 s and 10 s |" in page and "9.00 ms" not in page
+    assert "| 3-D U-Net `xla_some=true` |" in page
 
 
 def test_lesions_are_scored_where_they_are():
