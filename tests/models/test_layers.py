@@ -88,6 +88,19 @@ def test_the_same_bytes_are_sent(models, layout):
     assert sent[0] == sent[1] > 0
 
 
+@pytest.mark.parametrize("keep", ["everything", "nothing"])
+def test_a_line_causes_the_same_however_layers_are_gone_through(models, keep):
+    """Equal layers are traced once: what each of them sends is still that of its line."""
+    causes = []
+    for m in models:
+        model = type(m)(m.embedding, m.learned, m.layers, m.norm, m.logits, replace(m.config, keep=keep))
+        found = Counter()
+        for c in program("sequence").explain(model, examples()).collectives:
+            found[c.kind, c.phase, c.op, c.line] += c.count
+        causes.append({cause: n for cause, n in found.items() if cause[1] == "forward"})
+    assert causes[0] == causes[1] and all(op for _, _, op, _ in causes[0])
+
+
 @pytest.mark.parametrize("keep", some(KEEP, "products"))
 @pytest.mark.parametrize("way", [0, 1], ids=["loop", "unrolled"])
 def test_rings_change_neither_losses_nor_gradients_nor_bytes(models, way, keep):

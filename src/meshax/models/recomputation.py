@@ -34,7 +34,7 @@ def keeping(layer: Callable[..., Any], keep: str) -> Callable[..., Any]:
 def traced_once(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Traces a function once for all of its calls in one trace that differ in values alone, such as those of layers.
 
-    The program is the same: what was traced is written out again at each call.
+    The program is the same: what was traced is called again, and compilers write it out where it is called.
     """
     known: dict[Any, tuple[Boxed, Callable[..., Any]]] = {}
 
@@ -46,7 +46,7 @@ def traced_once(fn: Callable[..., Any]) -> Callable[..., Any]:
         kind = operands.treedef, tuple(operands.kinds), tuple(map(jax.typeof, operands.arrays))
         if kind not in known:
             boxed = Boxed(fn, operands)
-            known[kind] = boxed, jax.jit(boxed.__call__, inline=True)
+            known[kind] = boxed, jax.jit(boxed)
         boxed, traced = known[kind]
         return boxed.opened(*traced(operands.arrays))
 

@@ -261,6 +261,7 @@ class Boxed:
 
     def __init__(self, fn: Callable[..., Any], operands: PackedArrays):
         self.fn, self.operands = fn, operands
+        self.__name__ = getattr(fn, "__name__", "boxed")  # what JAX calls it
         self.out: PackedArrays
         self.actions: list[Callable[[Any], None]]
 
