@@ -92,8 +92,9 @@ FAMILIES = {
         "Mesh-TensorFlow's U-Net for volumes of 128, 256 and 512 voxels a side, one of them in a step, and the usual "
         "classifiers of He et al. (2015). A volume has one example and three dims of space, so the layout that is "
         "called data cannot split it; what a search finds splits space, and sends the borders of blocks "
-        "([an example larger than a device](../giant_images.md)). A step of `unet3d-512` fits 16 cores of a TPU v3 "
-        "when its space is split, and no fewer. The networks have no dims for the other names of layouts.",
+        "([an example larger than a device](../giant_images.md)). The names model and fsdp stand for dims that these "
+        "networks do not have. Where a step sends many small tensors, as those of batch norms are, the search counts "
+        "each of them, though compilers join some: so it may prefer to split channels.",
     ),
     "modern": (
         "Modern presets",
