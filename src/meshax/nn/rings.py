@@ -135,6 +135,7 @@ def _is_long(dim: Dim, placement: Placement) -> bool:
 
 
 def _of_blocks(x: Tensor, weight: Tensor, over: Sequence[str], dim: Dim) -> Tensor:
+    """Multiplies each block of x along a dim as it comes around."""
     array, placement = local(x)
     ring = _Ring(placement.mesh, placement.of(dim), x.dims.index(dim))
     parts: list[Tensor] = []
@@ -159,6 +160,7 @@ def _of_blocks(x: Tensor, weight: Tensor, over: Sequence[str], dim: Dim) -> Tens
 
 
 def _to_blocks(x: Tensor, weight: Tensor, over: Sequence[str], dim: Dim, target: Placement) -> Tensor:
+    """Sends around what each processor adds to each block of the result along a dim."""
     place = _result(x, weight, over).index(dim)
     ring = _Ring(target.mesh, target[place], x.dims.index(dim))
     block = -(-dim.size // ring.size)
