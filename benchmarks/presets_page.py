@@ -92,9 +92,10 @@ FAMILIES = {
         "Mesh-TensorFlow's U-Net for volumes of 128, 256 and 512 voxels a side, one of them in a step, and the usual "
         "classifiers of He et al. (2015). A volume has one example and three dims of space, so the layout that is "
         "called data cannot split it; what a search finds splits space, and sends the borders of blocks "
-        "([an example larger than a device](../giant_images.md)). The names model and fsdp stand for dims that these "
-        "networks do not have. Where a step sends many small tensors, as those of batch norms are, the search counts "
-        "each of them, though compilers join some: so it may prefer to split channels.",
+        "([an example larger than a device](../giant_images.md)). Of what data+model and sequence split, these "
+        "networks have the batch alone, and nothing of what fsdp stores by. Where a step sends many small tensors, as "
+        "those of batch norms are, the search counts each of them, though compilers join some: so it may prefer to "
+        "split channels.",
     ),
     "modern": (
         "Modern presets",
@@ -165,8 +166,8 @@ def measured(name: str) -> Row:
 def table(rows: list[Row]) -> str:
     """Returns the sizes, and what the layouts cost."""
     has_paper = any(row.preset.name in PAPER for row in rows)
-    every = {tuple(row.preset.batch) for row in rows}
-    sizes = " x ".join(every.pop()).replace("_", " ") if len(every) == 1 else "batch"
+    every = {" x ".join(row.preset.batch).replace("_", " ") for row in rows}
+    sizes = every.pop() if len(every) == 1 else "batch"
     heads = ["preset", "parameters", sizes, *([RESULTS[rows[0].preset.family]] if has_paper else []), "processors"]
     heads += [*COMPARED, "found"]
     lines = [heads, ["---"] * len(heads)]

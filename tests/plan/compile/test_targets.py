@@ -82,6 +82,7 @@ def test_a_program_keeps_its_mesh_and_layout_unless_told(file):
     assert target.build().layout == mx.Layout("batch:data")
     assert target.build(mesh="data:4").mesh.axes == {"data": 4}
     assert target.build(layout="hidden:data").layout == mx.Layout("hidden:data")
+    assert target.build(rings="data").layout == mx.Layout("batch:data", rings="data")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from ...errors import ArgumentError, MeshaxError, did_you_mean
+from ...layout import Layout
 from ...mesh import Mesh
 from ...program import Program, spmd
 from ..cost.hardware import Hardware
@@ -72,8 +73,11 @@ class Target:
         else:
             processors = DescribedMesh(axes, hardware) if hardware else Mesh(axes, abstract=True)
         flags = overlapping(processors.platform) if overlap else None
-        if own is not None and not (layout or params or optimizer or rings):
-            return spmd(own.fn, processors, own.layout, own.donate, flags)
+        if own is not None and not (layout or params or optimizer):
+            rules = own.layout
+            if rings:
+                rules = Layout(dict(rules.rules), dict(rules.params), dict(rules.optimizer), rings)
+            return spmd(own.fn, processors, rules, own.donate, flags)
         rules = find_layout(layout or "none", processors, params, optimizer, sizes=sizes_of(self.args), rings=rings)
         return spmd(self.fn, processors, rules, self.donate, flags)
 
