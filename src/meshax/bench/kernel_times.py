@@ -91,7 +91,7 @@ def _instructions(text: str) -> dict[str, _Instruction]:
 def _kind(name: str, it: _Instruction) -> str:
     if _COLLECTIVE.search(it.opcode):
         return "collectives"
-    if _ATTENTION.search(it.target):
+    if _ATTENTION.search(it.target) or "/step_attention" in it.op_name:
         return "attention"
     if it.has_product or _PRODUCT.search(it.target) or name.startswith("gemm_fusion"):
         return "products"

@@ -31,6 +31,7 @@ from ..files import write_whole
 from ..layout import Layout, RulesLike
 from ..mesh import Mesh
 from ..models.contract import CachingModel
+from ..nn.step_attention import lasting
 from ..ops import zeros
 from ..program import Program, put, spmd
 from ..tensors import Tensor, tensor
@@ -160,7 +161,8 @@ def _exported(program: Program[..., Any], arguments: tuple[Any, ...], platforms:
 
     jitted = jax.jit(flat, donate_argnums=range(num_before, num_before + num_cache))
     try:
-        return bytes(jax.export.export(jitted, platforms=list(platforms) or None)(*shapes).serialize())
+        with lasting():
+            return bytes(jax.export.export(jitted, platforms=list(platforms) or None)(*shapes).serialize())
     except ValueError as error:
         raise ArgumentError(
             f"these programs cannot be exported for {', '.join(platforms) or 'this platform'}.",

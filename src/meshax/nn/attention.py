@@ -25,9 +25,9 @@ from .dropout import Dropout
 from .linear import Linear, side_by_side
 from .norms import RMSNorm
 from .positions import RelativeBias, Rotation, rotary
+from .step_attention import PARTS
 
 QUERIES, MEMORY = "positions", "memory"
-_PARTS = "parts"  # of a product that stands for three
 
 
 class Attention(eqx.Module):
@@ -142,7 +142,7 @@ class Attention(eqx.Module):
         source = x if memory is None else memory
         length = QUERIES if own else MEMORY
         there = at if own else arange(source.dim(MEMORY))
-        q, k, v = self._projected(x, source, at, there, max(x.dim(QUERIES).size, source.dim(length).size))
+        q, k, v, _ = self._projected(x, source, at, there, max(x.dim(QUERIES).size, source.dim(length).size))
         beside = segments if own else memory_segments
         visible = Visibility(self.causal and own, self.window, segments, beside, prefix)
         bias = None if self.relative is None else (self.relative, at, there)
@@ -161,8 +161,9 @@ class Attention(eqx.Module):
             cache: what is kept of the tokens before.
             positions: where each token of x stands.
         """
-        q, k, v = self._projected(x, x, positions, positions, cache.places)
+        q, k, v, asked = self._projected(x, x, positions, positions, cache.places)
         how: dict[str, Any] = {"d_kv": self.q.after[-1], "window": self.window, "bias": self.relative}
+        how |= {"asked": asked} if isinstance(cache, Stepping) else {}
         mixed, kept = cache.attend(q, k, v, positions, scale=self.scale, **how)
         return self.out(mixed), kept
 
@@ -192,26 +193,30 @@ class Attention(eqx.Module):
 
     def _projected(
         self, x: Tensor, source: Tensor, at: Tensor, there: Tensor, length: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns queries, keys and values, turned by their positions in examples of some length."""
-        q, k, v = self._products(x, source)
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Returns queries, keys and values, turned by their positions in examples of some length.
+
+        Last comes the product that all of them are parts of, if there is one and nothing else was done to it.
+        """
+        q, k, v, every = self._products(x, source)
         q = q if self.q_norm is None else self.q_norm(q)
         k = k if self.k_norm is None else self.k_norm(k)
         if self.rotation is not None:
             how = self.q.after[-1], self.rotation, length
             q, k = rotary(q, at, *how), rotary(k, there, *how)
-        return q, k, v
+        is_as_it_was = self.rotation is None and self.q_norm is None and self.k_norm is None
+        return q, k, v, every if is_as_it_was else None
 
-    def _products(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _products(self, x: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         if self.k is not None and self.v is not None:
-            return self.q(x), self.k(source), self.v(source)
+            return self.q(x), self.k(source), self.v(source), None
         every = self.q(x)
-        heads = every.dim(_PARTS).size - 2
-        k, v = unstack(slice_(every, _PARTS, heads, 2), _PARTS)
-        q = slice_(every, _PARTS, 0, heads)
+        heads = every.dim(PARTS).size - 2
+        k, v = unstack(slice_(every, PARTS, heads, 2), PARTS)
+        q = slice_(every, PARTS, 0, heads)
         own = [name for name in self.out.before if name not in self.q.after]  # the heads that share keys
-        q = q.rename(**{_PARTS: own[0]}) if own else unstack(q, _PARTS)[0]
-        return transpose(q, (*(d for d in q.dims if d.name not in self.out.before), *self.out.before)), k, v
+        q = q.rename(**{PARTS: own[0]}) if own else unstack(q, PARTS)[0]
+        return transpose(q, (*(d for d in q.dims if d.name not in self.out.before), *self.out.before)), k, v, every
 
     def joined(self) -> "Attention":
         """Returns the same attention to itself, with one product for queries, keys and values, if it can be one."""
@@ -221,7 +226,7 @@ class Attention(eqx.Module):
         own = tuple(d for d in self.q.weight.dims if d.name in self.q.after and d.name not in self.k.after)
         if len({one.bias is None for one in maps}) > 1 or current().placement(own).axes:
             return self
-        return replace(self, q=side_by_side(maps, _PARTS), k=None, v=None)
+        return replace(self, q=side_by_side(maps, PARTS), k=None, v=None)
 
 
 def head_dims(heads: Dim, kv_heads: int | None) -> tuple[Dims, Dims]:

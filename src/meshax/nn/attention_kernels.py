@@ -201,7 +201,7 @@ def _has_cudnn(q: Tensor) -> bool:
 
 def _has_short(q: Tensor, k: Tensor, visible: Visibility) -> bool:
     """Whether our kernels take these: on Hopper, attention to themselves, with as many heads of keys as of queries."""
-    if _platform() != "gpu" or not _HOPPER.search(current().mesh.device_kind):
+    if not on_hopper():
         return False
     from .short_attention import takes
 
@@ -265,6 +265,11 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, d_kv: str, visible: Visibility, scal
 
 def _platform() -> str:
     return current().mesh.platform
+
+
+def on_hopper() -> bool:
+    """Whether the processors are the GPUs that our kernels are written for."""
+    return _platform() == "gpu" and bool(_HOPPER.search(current().mesh.device_kind))
 
 
 def _has_flash(q: Tensor, k: Tensor) -> bool:

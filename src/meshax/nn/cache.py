@@ -34,6 +34,7 @@ from ..spatial import pad
 from ..tensors import Tensor
 from .attention_kernels import HIDDEN, Visibility, attend, match
 from .dropout import Dropout
+from .step_attention import attend_and_keep, beside_each_other, has_kernel
 
 PAGES, MEMORY, PLACES, QUERIES = "pages", "memory", "places", "positions"
 _KEPT = (PAGES, MEMORY, PLACES)  # dims of what is kept for the tokens of a text
@@ -142,12 +143,22 @@ class Stepping(eqx.Module):
         window: int | None,
         bias: Any,
         scale: float | None = None,
+        asked: Tensor | None = None,
     ) -> tuple[Tensor, KeyValues]:
         """Writes the token's keys and values, and attends to all that are there.
+
+        What is `asked`, if somebody has it, are queries, keys and values beside each other.
 
         Communication: none, unless `memory` is split: then all-reduces of a maximum and a sum for each head, and a
         pending sum of the result.
         """
+        read = self.num_pages * self.store.keys.dim(MEMORY).size
+        if bias is None and self.before is None and has_kernel(q, self.store.keys, read):
+            asked = beside_each_other(q, k, v) if asked is None else asked
+            by = q.dim(d_kv).size ** -0.5 if scale is None else scale
+            kept = self.store.keys, self.store.values
+            mixed, *both = attend_and_keep(q, asked, *kept, self.at, read=read, window=window, scale=by)
+            return mixed, KeyValues(*both)
         keys, values = _write(self.store.keys, k, self.at), _write(self.store.values, v, self.at)
         (read_keys, read_values), there, seen = self._read(keys, values)
         over = [d.name for d in there.dims if d.name in _KEPT]

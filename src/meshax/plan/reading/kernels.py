@@ -75,6 +75,8 @@ class Kernel:
             return 2 * sum(v.bytes for v in self.writes) + sum(v.bytes for v in self.reads[1:])
         if self.step.traits.is_scatter:  # in place
             return 3 * self.reads[-1].bytes if self.reads else 0
+        if self.step.params.get("input_output_aliases") and self.step.params.get("cost_estimate"):  # likewise
+            return self.step.params["cost_estimate"].bytes_accessed
         return sum(v.bytes for v in self.reads) + sum(v.bytes for v in self.writes)
 
 
