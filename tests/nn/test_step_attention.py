@@ -4,6 +4,7 @@ It is written for Hopper GPUs; without one Pallas's interpreter runs it.
 """
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -110,7 +111,20 @@ def test_what_is_not_read_or_seen_may_be_anything():
 def test_work_is_dealt_out_in_powers_of_two_and_whole_blocks(texts, read):
     tiles = tiling(texts, read, 64)
     assert read % tiles.block == 0 and tiles.parts & (tiles.parts - 1) == 0
-    assert tiles.parts <= max(1, read // 16)
+    assert tiles.parts <= max(1, read // 64)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tiles"),
+    [
+        ((64, 1088, 256), Tiling(4, 32, warps=2)),
+        ((256, 1088, 256), Tiling(1, 32, warps=2)),
+        ((512, 1088, 256), Tiling(2, 32, warps=2)),
+        ((8, 1088, 64), Tiling(16, 32)),
+    ],
+)
+def test_work_is_dealt_out_as_it_was_measured(sizes, tiles):
+    assert tiling(*sizes) == tiles
 
 
 def test_which_sizes_it_takes():
@@ -171,9 +185,11 @@ def written(kind, mesh, layout):
     return mx.spmd(run, mx.Mesh(mesh), layout), arguments
 
 
-@pytest.mark.parametrize("layout", some(LAYOUTS, "none", "heads", "groups"))
-@pytest.mark.parametrize("kind", some(KINDS, "plain", "grouped"))
-def test_a_model_says_the_same_with_it(monkeypatch, kind, layout):
+@pytest.mark.parametrize(
+    "case", some(itertools.product(KINDS, LAYOUTS), ("plain", "heads"), ("grouped", "groups")), ids=str
+)
+def test_a_model_says_the_same_with_it(monkeypatch, case):
+    kind, layout = case
     program, arguments = written(kind, "x:1", "")
     expected = program(*arguments).numpy()
     called = []
@@ -201,8 +217,7 @@ def test_a_model_says_the_same_with_it_on_a_gpu(monkeypatch, kind):
         monkeypatch.setattr(step_attention, "on_hopper", lambda is_hopper=is_hopper: is_hopper)
         program, arguments = written(kind, "x:1", "")
         said.append(program(*arguments).numpy())
-        has_kernel = "step_attention" in program.compile(*arguments).as_text()
-        assert has_kernel is is_hopper
+        assert ('custom_call_target="__gpu$xla.gpu.triton"' in program.compile(*arguments).as_text()) is is_hopper
     np.testing.assert_allclose(*said, atol=0.03 * np.abs(said[1]).max())
 
 

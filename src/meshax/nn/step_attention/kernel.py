@@ -25,6 +25,7 @@ from ...collectives import to_copies
 from ...compat import typed_outputs, varying_axes
 
 _SMALLEST = 16  # rows and columns that matrix units multiply
+_PROGRAMS = 264  # of heads of 256 that run at once: 132 processors have room for the blocks of two each
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,10 @@ def tiling(texts: int, read: int, d: int) -> Tiling:
         read: how many places are read, at most.
         d: the size of a head.
     """
-    enough = max(1, min(_PROGRAMS // texts, read // 64))
-    return Tiling(1 << (enough.bit_length() - 1), math.gcd(read, 64 if texts > 256 else 32))
-
-
-_PROGRAMS = 128  # that occupy a GPU of 132 processors
+    together = _PROGRAMS * 256 // d
+    several = together // texts or 2  # what does not run at once comes in turns: smaller ones end more evenly
+    enough = max(1, min(several, read // 64))
+    return Tiling(1 << (enough.bit_length() - 1), math.gcd(read, 32), warps=2 if d == 256 else 4)
 
 
 def step_attention(
