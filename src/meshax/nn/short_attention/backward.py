@@ -16,7 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as gpu
 
-from .blocks import BLOCK, LAYOUT, Sizes, along, halved, load, room, run, seen_in, wait_if
+from .blocks import BLOCK, LAYOUT, Sizes, along, halved, load, room, run, same_documents, wait_if, without_later
 
 _LOGS, _MEANS, _DOCUMENTS = range(3)  # what is kept of each query
 _KEYS, _VALUES = range(2)
@@ -97,8 +97,7 @@ class _Backward:
         self.example, self.head, self.me = (lax.axis_index(name) for name in ("batch", "heads", "warpgroup"))
         self.squares = self.more[0] if self.more else self.kv_room
         self.square = functools.partial(_square, self.sizes)
-        pl.when(self.me == _KEYS)(self.weigh)
-        pl.when(self.me == _VALUES)(self.differentiate)
+        pl.when(self.me < 2)(self.compute)
         pl.when(self.me == 2)(self.move)
 
     def at(self, block: Any) -> Any:
@@ -107,36 +106,32 @@ class _Backward:
     def of_block(self, what: int, row: Any) -> Any:
         return along(self.of_queries.at[what, pl.ds(row * BLOCK, BLOCK)], 1)
 
-    def weigh(self) -> None:
-        """Brings back the weights, and adds up the gradients of values."""
+    def compute(self) -> None:
         self.sizes.computes()
         gpu.barrier_wait(self.of_queries_in)
-        self.columns(self.weigh_one, self.dv, 1.0, diagonal=self.sizes.causal)
+        pl.when(self.me == _KEYS)(self.weigh)
+        pl.when(self.me == _VALUES)(self.differentiate)
+        self.rows()
+
+    def weigh(self) -> None:
+        """Brings back the weights, and adds up the gradients of values."""
+        self.columns(self.weigh_one, self.dv, 1.0)
         gpu.barrier_wait(self.weights_out)
-        self.rows(_KEYS)
 
     def differentiate(self) -> None:
         """Finds the gradients of scores, and adds up those of keys."""
-        self.sizes.computes()
-        gpu.barrier_wait(self.of_queries_in)
         self.columns(self.differentiate_one, self.dk, self.sizes.scale)
         gpu.wait_smem_to_gmem(0)
         gpu.barrier_arrive(self.all_ds)
-        self.rows(_VALUES)
 
-    def columns(self, visit: Any, gradient: Any, scale: float, diagonal: bool = False) -> None:
-        """Visits for each block of keys the blocks of queries that see it; each visit adds to a gradient.
-
-        The first visit is one of its own only if it is to the diagonal: what stands twice compiles twice as long.
-        """
+    def columns(self, visit: Any, gradient: Any, scale: float) -> None:
+        """Visits for each block of keys the blocks of queries that see it; each visit adds to a gradient."""
         sizes = self.sizes
 
         def column(j: Any, turn: Any) -> Any:
             gpu.barrier_wait(self.kv_in.at[self.me])
             first = sizes.first_row(j)
-            total = visit(turn, j, first, sizes.zeros(), diagonal=True) if diagonal else sizes.zeros()
-            next_ = first + 1 if diagonal else first
-            total = lax.fori_loop(next_, sizes.blocks, lambda i, x: visit(turn + i - first, j, i, x), total)
+            total = lax.fori_loop(first, sizes.blocks, lambda i, x: visit(turn + i - first, j, i, x), sizes.zeros())
             self.store(total * scale, self.kv_room.at[self.me], gradient, j)
             gpu.wait_smem_to_gmem(0, wait_read_only=True)
             gpu.barrier_arrive(self.kv_out.at[self.me])
@@ -149,15 +144,16 @@ class _Backward:
         gpu.commit_smem()
         gpu.copy_smem_to_gmem(through, ref.at[self.at(block)])
 
-    def weigh_one(self, turn: Any, j: Any, i: Any, total: Any, diagonal: bool = False) -> Any:
+    def weigh_one(self, turn: Any, j: Any, i: Any, total: Any) -> Any:
         sizes, slot = self.sizes, lax.rem(turn, 2)
         gpu.barrier_wait(self.q_in.at[slot])
         scores = sizes.product(self.kv_room.at[self.me], self.q_room.at[slot])
         gpu.barrier_arrive(self.q_out.at[slot])
         weights = jnp.exp2(scores * sizes.to_base_2 - self.of_block(_LOGS, i))
-        documents = self.of_queries.at[_DOCUMENTS] if sizes.packed else None
-        seen = seen_in(diagonal, documents, j, i, queries=1)
-        weights = weights if seen is None else jnp.where(seen, weights, 0.0)
+        if sizes.packed:
+            weights = jnp.where(same_documents(self.of_queries.at[_DOCUMENTS], j, i), weights, 0.0)
+        if sizes.causal:
+            weights = without_later(weights, 0.0, j, i, queries=1)
         wait_if(turn > 0, self.weights_out)
         self.weights_room[...] = weights
         gpu.commit_smem()
@@ -189,34 +185,41 @@ class _Backward:
         gpu.barrier_arrive(self.q_out.at[slot])
         return total
 
-    def rows(self, which: int) -> None:
+    def rows(self) -> None:
         """Adds up the gradients of queries: of each pair of blocks one."""
         sizes = self.sizes
-        is_cut = sizes.causal and which == 0  # the first block of a pair sees but the first of the last two
 
         def pair(m: Any, _: Any) -> None:
-            two = functools.partial(self.add_two, which, m)
-            whole = m if is_cut else m + 1 if sizes.causal else sizes.pairs
-            total = lax.fori_loop(0, whole, two, sizes.zeros())
-            total = two(m, total, last=True) if is_cut else total
+            row = 2 * m + self.me
+            seen = row + 1 if sizes.causal else sizes.blocks
+            total = lax.fori_loop(0, seen, functools.partial(self.add_one, m), sizes.zeros())
+            if sizes.causal:
+                pl.when(self.me == 0)(functools.partial(self.skip, m))
             gpu.wait_smem_to_gmem(0, wait_read_only=True)
-            self.store(total * sizes.scale, self.do_room.at[self.me], self.dq, 2 * m + which)
+            self.store(total * sizes.scale, self.do_room.at[self.me], self.dq, row)
 
         lax.fori_loop(0, sizes.pairs, pair, None)
         gpu.wait_smem_to_gmem(0)
 
-    def add_two(self, which: int, m: Any, n: Any, total: Any, last: bool = False) -> Any:
-        place = lax.rem(self.square(n, m), 2)
-        gpu.barrier_wait(self.squares_in.at[place])
-        for half in range(2):
-            slot = lax.rem(2 * n + half, 2)
-            gpu.barrier_wait(self.keys_in.at[slot])
-            if not (last and half == 1):  # these keys come later
-                ds = self.squares.at[place, :, pl.ds((2 * half + which) * BLOCK, BLOCK)]
-                total = self.sizes.added(total, ds, self.q_room.at[slot], turned=True)
-            gpu.barrier_arrive(self.keys_out.at[slot])
-        gpu.barrier_arrive(self.squares_out.at[place])
+    def add_one(self, m: Any, column: Any, total: Any) -> Any:
+        half, place = lax.rem(column, 2), lax.rem(self.square(halved(column), m), 2)
+        wait_if(half == 0, self.squares_in.at[place])
+        gpu.barrier_wait(self.keys_in.at[half])
+        ds = self.squares.at[place, :, pl.ds((2 * half + self.me) * BLOCK, BLOCK)]
+        total = self.sizes.added(total, ds, self.q_room.at[half], turned=True)
+        gpu.barrier_arrive(self.keys_out.at[half])
+
+        @pl.when(half == 1)
+        def _done() -> None:
+            gpu.barrier_arrive(self.squares_out.at[place])
+
         return total
+
+    def skip(self, m: Any) -> None:
+        """Lets the second block of keys of a pair pass, which only the other warpgroup needs."""
+        gpu.barrier_wait(self.keys_in.at[1])
+        gpu.barrier_arrive(self.keys_out.at[1])
+        gpu.barrier_arrive(self.squares_out.at[lax.rem(self.square(m, m), 2)])
 
     def move(self) -> None:
         """Loads what the others need, in their order."""

@@ -140,22 +140,34 @@ def wait_if(condition: Any, *barriers: Any) -> None:
             gpu.barrier_wait(barrier)
 
 
-def seen_in(diagonal: bool, documents: Any, rows: Any, columns: Any, queries: int) -> Any:
-    """Returns which scores of a block count; None if all do.
+def same_documents(documents: Any, rows: Any, columns: Any) -> Any:
+    """Returns which scores of a block are of one document.
 
     Args:
-        diagonal: whether it is a block in which some keys come after some queries.
-        documents: those of the positions, in shared memory, or None.
+        documents: those of the positions, in shared memory.
+        rows: the block that the rows are.
+        columns: the block that the columns are.
+    """
+    ids = [along(documents.at[pl.ds(n * BLOCK, BLOCK)], axis) for axis, n in enumerate((rows, columns))]
+    return ids[0] == ids[1]
+
+
+def without_later(x: Any, hidden: float, rows: Any, columns: Any, queries: int) -> Any:
+    """Returns a block of scores in which keys that come after a query are hidden.
+
+    Only blocks on the diagonal have some, and only they take the branch: a body of their own would compile for as long
+    as the other.
+
+    Args:
+        x: the block.
+        hidden: what stands for a hidden score.
         rows: the block that the rows are.
         columns: the block that the columns are.
         queries: whether queries are the rows (0) or the columns (1).
     """
-    seen = None
-    if diagonal:
+
+    def cut(x: Any) -> Any:
         at = [gpu.broadcasted_iota(jnp.int32, (BLOCK, BLOCK), axis, layout=LAYOUT) for axis in (0, 1)]
-        seen = at[queries] >= at[1 - queries]
-    if documents is not None:
-        ids = [along(documents.at[pl.ds(n * BLOCK, BLOCK)], axis) for axis, n in enumerate((rows, columns))]
-        same = ids[0] == ids[1]
-        seen = same if seen is None else seen & same
-    return seen
+        return jnp.where(at[queries] >= at[1 - queries], x, hidden)
+
+    return lax.cond(rows == columns, cut, lambda x: x, x)

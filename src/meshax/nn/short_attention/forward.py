@@ -11,7 +11,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as gpu
 
-from .blocks import BLOCK, LAYOUT, Sizes, room, run, seen_in, wait_if
+from .blocks import BLOCK, LAYOUT, Sizes, room, run, same_documents, wait_if, without_later
 
 _HIDDEN = -1e30
 _SLOTS = 2  # blocks of keys and of values that are loaded ahead
@@ -80,11 +80,10 @@ class _Forward:
         vector = LAYOUT.reduce(1)
         start = [gpu.layout_cast(jnp.full((BLOCK,), x, jnp.float32), vector) for x in (_HIDDEN, 0.0)]
         step = functools.partial(self.step, row)
-        carry = lax.fori_loop(0, row if sizes.causal else sizes.blocks, step, (sizes.zeros(), *start))
+        columns = row + 1 if sizes.causal else sizes.blocks
+        total, highest, sums = lax.fori_loop(0, columns, step, (sizes.zeros(), *start))
         if sizes.causal:
-            carry = step(row, carry, diagonal=True)
-            pl.when(me == 0)(functools.partial(self.skip, row + 1))
-        total, highest, sums = carry
+            pl.when(me == 0)(functools.partial(self.skip, columns))
         mine[...] = (total / lax.broadcast_in_dim(sums, total.shape, [0])).astype(sizes.dtype)
         self.logs_room.at[me][...] = highest + jnp.log(sums) * math.log2(math.e)
         gpu.commit_smem()
@@ -93,19 +92,21 @@ class _Forward:
         gpu.copy_smem_to_gmem(self.logs_room.at[me], self.logs.at[self.example, self.head, rows])
         gpu.wait_smem_to_gmem(0)
 
-    def step(self, row: Any, column: Any, carry: Any, diagonal: bool = False) -> Any:
+    def step(self, row: Any, column: Any, carry: Any) -> Any:
         """Takes in a block of keys and values: the softmax is kept as its maximum, its sum and the sum of values."""
         total, highest, sums = carry
         sizes, slot = self.sizes, lax.rem(column, _SLOTS)
         gpu.barrier_wait(self.kv_in[0].at[slot])
         scores = sizes.product(self.q_room.at[self.me], self.k_room.at[slot]) * sizes.to_base_2
         gpu.barrier_arrive(self.kv_out[0].at[slot])
-        seen = seen_in(diagonal, self.documents_room if sizes.packed else None, row, column, queries=0)
-        scores = scores if seen is None else jnp.where(seen, scores, _HIDDEN)
+        if sizes.packed:
+            scores = jnp.where(same_documents(self.documents_room, row, column), scores, _HIDDEN)
+        if sizes.causal:
+            scores = without_later(scores, _HIDDEN, row, column, queries=0)
         now = jnp.maximum(highest, scores.max(axis=1))
         weights = jnp.exp2(scores - lax.broadcast_in_dim(now, scores.shape, [0]))
         if sizes.packed:  # nothing of a row may have been seen yet
-            weights = jnp.where(seen, weights, 0.0)
+            weights = jnp.where(scores == _HIDDEN, 0.0, weights)
         kept = jnp.exp2(highest - now)
         sums = sums * kept + weights.sum(axis=1)
         total = total * lax.broadcast_in_dim(kept, total.shape, [0])
