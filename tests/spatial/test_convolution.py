@@ -151,6 +151,35 @@ def test_gradients_of_gradients(op):
         np.testing.assert_allclose(ours.numpy(), alone.numpy(), 1e-4, 1e-4 * np.abs(alone.numpy()).max())
 
 
+TRANSPOSES = [
+    {"stride": 2},
+    {"stride": 1, "dilation": 2},
+    {"stride": 3, "dilation": 2, "padding": "valid"},
+    {"stride": 2, "padding": {"height": (1, 0), "width": (0, 1)}},
+]
+
+
+@pytest.mark.parametrize(
+    "layout", some(["", "height:cols width:rows", "batch:rows c_out:cols"], "height:cols width:rows")
+)
+@pytest.mark.parametrize("arguments", some(TRANSPOSES, TRANSPOSES[0], TRANSPOSES[3]), ids=str)
+def test_gpus_find_the_gradient_of_a_transpose_otherwise(arguments, layout, monkeypatch):
+    """It is the same, and so are gradients of gradients."""
+    first = gradients(lambda x, k: mx.conv_transpose(x, k, both, over="c_in", **arguments))
+
+    def both_orders(x, k):
+        return first(x, k), mx.grad(lambda both: sum(mx.sum(mx.square(g)) for g in first(*both)))((x, k))
+
+    plain = mx.spmd(both_orders, mesh, layout)
+    wanted, text = plain(x, kernel), plain.lower(x, kernel).as_text()
+    monkeypatch.setattr(mx.Mesh, "platform", "gpu")
+    otherwise = mx.spmd(both_orders, mesh, layout)
+
+    assert otherwise.lower(x, kernel).as_text() != text
+    for ours, theirs in zip(jax.tree.leaves(otherwise(x, kernel)), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(ours, theirs, 1e-5, 1e-5 * np.abs(theirs).max())
+
+
 @pytest.mark.parametrize("dtype", some(["bfloat16", "float16", "int32", "float8_e4m3fn"], "float16"))
 def test_dtypes(dtype):
     """A pending sum of float16 is one of float32: its parts may overflow where the whole does not."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -66,7 +67,7 @@ def conv(
     processors, where one permute carries both sides; blocks that do not fit the stride may read more). A split dim of
     `over` gives a pending sum; the gradient by the kernel is one over the axes of windows and batch.
     """
-    return _convolve("conv", slides_of, x, kernel, windows, over, stride, dilation, padding)
+    return _convolve("conv", x, kernel, windows, over, stride, dilation, padding)
 
 
 def conv_transpose(
@@ -93,26 +94,17 @@ def conv_transpose(
     floor((k - 1 - c) / stride) places to the left and ceil(c / stride) to the right, if blocks are multiples of the
     stride; none if the kernel is as long as the stride.
     """
-    return _convolve("conv_transpose", spreads_of, x, kernel, windows, over, stride, dilation, padding)
+    return _convolve("conv_transpose", x, kernel, windows, over, stride, dilation, padding)
 
 
-def _convolve(
-    op: str,
-    slides_for: Callable[..., Sequence[Slide]],
-    x: Tensor,
-    kernel: Tensor,
-    windows: Windows,
-    over: DimsLike,
-    stride: Numbers,
-    dilation: Numbers,
-    padding: Padding,
-) -> Tensor:
+def _convolve(op: str, x: Tensor, kernel: Tensor, windows: Windows, over: DimsLike, *how: Any) -> Tensor:
     x, kernel = check_tensor(x, f"mx.{op}"), check_tensor(kernel, f"mx.{op}")
     dtype = _common_dtype(op, x, kernel)
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 16:  # as in mx.einsum
         x, kernel = x.astype(jnp.float32), kernel.astype(jnp.float32)
     pairs = {dim: find(kernel.dims, tap) for dim, tap in window_dims(op, x.dims, windows).items()}
-    slides = slides_for(op, {dim: tap.size for dim, tap in pairs.items()}, stride, dilation, padding)
+    slides_for: Callable[..., Sequence[Slide]] = slides_of if op == "conv" else spreads_of
+    slides = slides_for(op, {dim: tap.size for dim, tap in pairs.items()}, *how)
     kernel, taps = _whole_taps(op, x, kernel, list(pairs.values()))
     summed = select(without(union(x.dims, kernel.dims), (*pairs, *taps)), over)
     x, kernel = _sum_alone(x, kernel, summed), _sum_alone(kernel, x, summed)
@@ -153,27 +145,17 @@ def _product(x: Tensor, kernel: Tensor, taps: Dims, slides: Sequence[Slide], ove
 
 
 def _one_convolution(
-    x: Array,
-    kernel: Array,
-    num_groups: int,
-    num_summed: int,
-    steps: Sequence[Local],
-    preferred_element_type: Any = None,
+    x: Array, kernel: Array, num_groups: int, num_summed: int, steps: list[Local], preferred_element_type: Any = None
 ) -> Array:
     """Convolves [batch dims, windows, groups, summed] with [taps, summed, groups, others], all of them local."""
     rank = len(steps)
     first = x.ndim - rank - num_groups - num_summed
     batch, sizes = x.shape[:first], x.shape[first : first + rank]
     groups = x.shape[first + rank : first + rank + num_groups]
-    others = kernel.shape[rank + num_summed + num_groups :]
-    flipped = [i for i, step in enumerate(steps) if step.is_transposed]
+    taps, others = kernel.shape[:rank], kernel.shape[rank + num_summed + num_groups :]
     letters = "DHW"[3 - rank :]
-    weights = jnp.flip(kernel, flipped).reshape(
-        *kernel.shape[:rank], math.prod(kernel.shape[rank : rank + num_summed]), math.prod((*groups, *others))
-    )
-    convolve = partial(
+    convolve: Callable[..., Array] = partial(
         lax.conv_general_dilated,
-        rhs=weights,
         window_strides=[step.stride for step in steps],
         lhs_dilation=[step.operand_dilation for step in steps],
         rhs_dilation=[step.tap_dilation for step in steps],
@@ -182,8 +164,31 @@ def _one_convolution(
         preferred_element_type=preferred_element_type,
     )
     x = x.reshape(math.prod(batch), *sizes, math.prod(x.shape[first + rank :]))
-    out = by_slabs(convolve, x, steps, kernel.shape[:rank])
+    kernel = kernel.reshape(*taps, math.prod(kernel.shape[rank : rank + num_summed]), math.prod((*groups, *others)))
+    if steps[0].is_transposed:
+        kernel = jnp.flip(kernel, range(rank))
+        if current().mesh.platform == "gpu" and not groups:
+            convolve = _for_cudnn(convolve, steps, taps)
+    out = by_slabs(partial(convolve, rhs=kernel), x, steps, taps)
     return out.reshape(*batch, *out.shape[1:-1], *groups, *others)
+
+
+def _for_cudnn(spread: Callable[..., Array], steps: list[Local], taps: Sequence[int]) -> Callable[..., Array]:
+    """Returns a transpose with its kernel's gradient as cuDNN finds a convolution's: JAX's has an image as filter."""
+    rank, letters = len(taps), "DHW"[3 - len(taps) :]
+    numbers = f"C{letters}N", f"I{letters}O", f"{letters}CN"
+    strides, dilations = [step.tap_dilation for step in steps], [step.operand_dilation for step in steps]
+    margins: Any = [[(n - 1) * s.tap_dilation - m for m in s.padding] for n, s in zip(taps, steps, strict=True)]
+
+    def gradient(x: Array, change: Array) -> Array:
+        return jnp.flip(lax.conv_general_dilated(change, x, strides, margins, None, dilations, numbers), range(rank))
+
+    product = jax.custom_jvp(lambda x, kernel: spread(x, rhs=kernel, padding=[step.padding for step in steps]))
+    product.defjvps(
+        lambda tangent, _, x, kernel: product(tangent, kernel),
+        lambda tangent, out, x, kernel: jax.linear_transpose(partial(gradient, x), out)(tangent)[0],
+    )
+    return lambda x, rhs, padding: product(x, rhs)
 
 
 def _cut_block(x: Array, position: int, step: Local, axes: Axes) -> Array:
