@@ -118,7 +118,7 @@ def predicted(name: str, slots: int, line: dict[str, Any], hardware: str = "h200
     """Returns the predicted milliseconds of a token on one processor."""
     places = line["context"] + line["tokens"]
     target = decode_target(name, {"max_length": places}, slots, places)
-    report = explain(target.build("one:1"), *target.args)
+    report = explain(target.build("one:1", hardware=find(hardware)), *target.args)
     report.replays = True
     return f"{report.seconds(hardware) * 1e3:.3f} ms"
 

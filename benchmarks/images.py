@@ -3,8 +3,8 @@
     python benchmarks/images.py measure LINES.jsonl [--small]   on a GPU, three minutes: a line for each network
     python benchmarks/images.py page LINES.jsonl                writes benchmarks/results/images_gpu.md
 
-Both programs begin with the same parameters and the same batch: after four steps their losses have to agree. They take
-turns, a few steps each, in one process; the median of the turns counts. Nothing is dropped at random.
+Both programs begin with the same parameters and the same batch: before and after a step their losses have to agree.
+They take turns, some steps each, in one process; the median of the turns counts. Nothing is dropped at random.
 """
 
 import argparse
@@ -37,8 +37,9 @@ import images_by_hand as by_hand
 
 RESULTS = Path(__file__).parent / "results"
 RATE, LIMIT = 1e-3, 1.0
-FIRST = 4  # steps whose losses are compared
-TOLERANCE = 0.02  # of a loss in bfloat16 after them
+FIRST = 4  # steps whose losses are kept
+ALIKE = 2  # of which these have to agree: then Adam has made whole steps of what was rounding, too
+TOLERANCE = 0.02  # of a loss in bfloat16
 ALMOST_NOTHING = 1e-3  # so small a loss says that the batch is known by heart, and no more
 
 
@@ -58,15 +59,15 @@ class Network:
 
 
 _FLAT, _DEEP = UNetConfig(sides=2, dropout=0.0, keep="everything"), UNetConfig(dropout=0.0)
-NETWORKS = (
-    Network("2-D U-Net", _FLAT, {"batch": 16, "x": 512, "y": 512}, 5),
-    Network("3-D U-Net", _DEEP, {"batch": 1, "x": 128, "y": 128, "z": 128}, 5),
-    Network("ResNet-50", ResNetConfig(), {"batch": 128, "x": 224, "y": 224}, 5),
+NETWORKS = (  # turns are long enough for the first step's way to the device not to count
+    Network("2-D U-Net", _FLAT, {"batch": 16, "x": 512, "y": 512}, 20),
+    Network("ResNet-50", ResNetConfig(), {"batch": 128, "x": 224, "y": 224}, 20),
+    Network("3-D U-Net", _DEEP, {"batch": 1, "x": 128, "y": 128, "z": 128}, 10),
 )
 SMALL = (
     Network("2-D U-Net", replace(_FLAT, levels=2, filters=4), {"batch": 2, "x": 16, "y": 32}, 1),
-    Network("3-D U-Net", replace(_DEEP, levels=2, filters=4), {"batch": 1, "x": 8, "y": 8, "z": 16}, 1),
     Network("ResNet-50", ResNetConfig(filters=4, classes=10), {"batch": 4, "x": 32, "y": 32}, 1),
+    Network("3-D U-Net", replace(_DEEP, levels=2, filters=4), {"batch": 1, "x": 8, "y": 8, "z": 16}, 1),
 )
 
 Steps = Callable[[int], float]  # takes so many steps, and returns the last loss
@@ -132,13 +133,11 @@ def made_up(network: Network) -> dict[str, np.ndarray]:
 
 
 def measure(network: Network, turns: int, changes: Sequence[str] = ()) -> dict[str, Any]:
-    """Measures a network by both programs, in turns; raises if they do not compute the same."""
+    """Measures a network by both programs, in turns."""
     batch = made_up(network)
     take_ours, model, compile_ours = ours(network, batch, changes)
     take_theirs, compile_theirs = theirs(network, model, batch, changes)
     losses = [[take(1) for _ in range(FIRST)] for take in (take_ours, take_theirs)]
-    if not np.allclose(*losses, rtol=TOLERANCE, atol=ALMOST_NOTHING):
-        raise SystemExit(f"{network.name}: the programs do not compute the same: {losses}")
     times: dict[str, list[float]] = {"meshax": [], "jax": []}
     for turn in range(turns):
         programs = [("meshax", take_ours), ("jax", take_theirs)]
@@ -159,6 +158,12 @@ def measure(network: Network, turns: int, changes: Sequence[str] = ()) -> dict[s
 def ratio(line: dict[str, Any]) -> float:
     """Returns our speed as a share of that by hand."""
     return statistics.median(line["turns_ms"]["jax"]) / statistics.median(line["turns_ms"]["meshax"])
+
+
+def is_alike(line: dict[str, Any]) -> bool:
+    """Returns whether both programs have computed the same."""
+    first = [several[:ALIKE] for several in line["losses"].values()]
+    return np.allclose(*first, rtol=TOLERANCE, atol=ALMOST_NOTHING)
 
 
 def page(lines: Iterable[dict[str, Any]]) -> str:
@@ -206,15 +211,19 @@ def main() -> None:
     parser.add_argument("lines", type=Path)
     parser.add_argument("--small", action="store_true", help="small networks, to try it without a GPU")
     parser.add_argument("--only", default="", help="the networks whose names have this in them")
-    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--compiler-options", nargs="*", default=(), help="for both programs, as in meshax train")
     asked = parser.parse_args()
     if asked.what == "measure":
+        odd = []
         for network in (one for one in (SMALL if asked.small else NETWORKS) if asked.only in one.name):
             line = measure(network, asked.turns, asked.compiler_options)
             with open(asked.lines, "a", encoding="utf-8") as file:
                 print(json.dumps(line), file=file)
             print(f"{line['network']}: our speed is {ratio(line):.1%} of that by hand", json.dumps(line), flush=True)
+            odd += [] if is_alike(line) else [f"{line['network']}, {line['losses']}"]
+        if odd:
+            raise SystemExit(f"the programs do not compute the same: {'; '.join(odd)}")
     else:
         lines = [json.loads(line) for line in asked.lines.read_text(encoding="utf-8").splitlines()]
         (RESULTS / "images_gpu.md").write_text(page(lines), encoding="utf-8")

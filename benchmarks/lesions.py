@@ -1,8 +1,8 @@
 """What shrinking a volume costs, and what a whole one takes: the figure of docs/giant_images.md.
 
-    python benchmarks/lesions.py train RESULT.json [--small]   on a GPU, five minutes: 32, 64 and 128 voxels a side
+    python benchmarks/lesions.py train RESULT.json [--small]   on a GPU, four minutes: 32, 64 and 128 voxels a side
     python benchmarks/lesions.py plan MEMORY.json              with the TPU compiler: one volume of 512 x 512 x 512
-    python benchmarks/lesions.py draw RESULT.json MEMORY.json  draws docs/lesions.svg
+    python benchmarks/lesions.py draw RESULT.json MEMORY.json  draws docs/images/lesions.svg
 
 `train` trains one U-Net for each resolution on the same synthetic cases, with equally many steps, and lets it label
 cases that it has not seen. Every prediction is enlarged to the finest resolution and compared with the truth there:
@@ -34,7 +34,7 @@ LOW, HIGH = -160.0, 240.0
 CLASSES = np.array((0, 0, 0, 1, 2), np.uint8)
 HELD_OUT = 1_000_000
 MESHAX = [sys.executable, "-m", "meshax"]
-PICTURE = Path(__file__).parents[1] / "docs" / "lesions.svg"
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "lesions.svg"
 MESHES = {  # a core alone is one of many that all hold everything
     "v3": (("1", "2x2", "rows:2 cols:4", ""), ("4", "2x2", "copies:2 rows:2 cols:2", "x:rows y:cols"),
            ("8", "2x2", "rows:2 cols:4", "x:rows y:cols"), ("16", "2x4", "rows:4 cols:4", "x:rows y:cols"),
@@ -52,14 +52,15 @@ class Trial:
     sizes: tuple[int, ...] = (128, 64, 32)
     cases: int = 160
     held_out: int = 24
-    steps: int = 1500
-    seconds: float = 70.0  # of the finest resolution, at most: it says how many steps all of them take
+    steps: int = 1000
+    seconds: float = 65.0  # of the finest resolution, at most: it says how many steps all of them take
     batch: int = 2
     levels: int = 4
     filters: int = 16
     rate: float = 5e-3
-    class_weights: str = "1 2 8"
+    class_weights: str = "1 2 4"
     dice_part: float = 0.5
+    compiler_options: tuple[str, ...] = ()
 
 
 SMALL = Trial(sizes=(16, 8), cases=4, held_out=2, steps=3, levels=2, filters=4)
@@ -109,6 +110,7 @@ def train(trial: Trial, data: dict[str, Any], size: int, steps: int, held: dict[
         class_weights=trial.class_weights, dice_part=trial.dice_part,
     )  # fmt: skip
     mesh = mx.Mesh("one:1")
+    options = compiler_options(mesh, trial.compiler_options)
     dims = config.batch({"batch": trial.batch, "x": size, "y": size, "z": size})["image"].dims
     images, labels = (jnp.asarray(x) for x in data[size])
     rng, key = np.random.default_rng(0), put(jax.random.key(2), mesh, "")
@@ -134,7 +136,7 @@ def train(trial: Trial, data: dict[str, Any], size: int, steps: int, held: dict[
 
     def program(count: int) -> tuple[Any, Any]:
         optimizer = clipped(by_name("adamw", schedule("cosine", trial.rate, count, count // 20 + 1)), 1.0)
-        step = mx.spmd(make_train_step(optimizer), mesh, "", 0, compiler_options(mesh))
+        step = mx.spmd(make_train_step(optimizer), mesh, "", 0, options)
         state = mx.spmd(lambda: init_state(config.make, optimizer, jax.random.key(0)), mesh, "")()
         return step, state
 
@@ -153,7 +155,7 @@ def train(trial: Trial, data: dict[str, Any], size: int, steps: int, held: dict[
             step, state = program(steps)  # the rate depends on their number
     state, loss = run(step, state, max(steps - int(state.step), 1))
     seconds = time.perf_counter() - begin
-    label = mx.spmd(lambda model, image: mx.argmax(model(image), over="classes"), mesh, "")
+    label = mx.spmd(lambda model, image: mx.argmax(model(image), over="classes"), mesh, "", (), options)
     one = (mx.Dim("batch", 1), *dims[1:])
     finest = max(trial.sizes)
     scores = {}
@@ -168,8 +170,8 @@ def train(trial: Trial, data: dict[str, Any], size: int, steps: int, held: dict[
             "device": jax.devices()[0].device_kind, "jax": jax.__version__}  # fmt: skip
 
 
-def train_all(trial: Trial) -> dict[str, Any]:
-    """Trains at every resolution, the finest first."""
+def train_all(trial: Trial, path: Path) -> None:
+    """Trains at every resolution, the finest first, and writes what there is after each."""
     data = {size: volumes(range(trial.cases), size) for size in trial.sizes}
     numbers, held = range(HELD_OUT, HELD_OUT + trial.held_out), {}
     for name, is_small in (("small", True), ("lesions", False)):
@@ -179,7 +181,7 @@ def train_all(trial: Trial) -> dict[str, Any]:
     for size in trial.sizes:
         rows.append(train(trial, data, size, rows[0]["steps"] if rows else 0, held))
         print(json.dumps(rows[-1]), flush=True)
-    return {"trial": asdict(trial), "rows": rows}
+        write(path, {"trial": asdict(trial), "rows": rows})
 
 
 def plan(seconds: float) -> dict[str, Any]:
@@ -233,6 +235,11 @@ def assigned_bytes(folder: Path) -> int | None:
     return None
 
 
+def write(path: Path, result: dict[str, Any]) -> None:
+    """Writes a result, for reading too."""
+    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -240,14 +247,17 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--small", action="store_true", help="a small trial, without a GPU")
     parser.add_argument("--seconds", type=float, default=280.0, help="that the compiler may take for a plan")
+    parser.add_argument("--compiler-options", nargs="*", default=(), help="of train, as in meshax train")
     asked = parser.parse_args()
-    if asked.what == "draw":
+    if asked.what == "train":
+        trial = replace(SMALL if asked.small else Trial(), compiler_options=tuple(asked.compiler_options))
+        train_all(trial, asked.files[0])
+    elif asked.what == "plan":
+        write(asked.files[0], plan(asked.seconds))
+    else:
         from lesions_figure import draw
 
         draw(*(json.loads(path.read_text(encoding="utf-8")) for path in asked.files), PICTURE)
-        return
-    result = train_all(SMALL if asked.small else Trial()) if asked.what == "train" else plan(asked.seconds)
-    asked.files[0].write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
