@@ -3,8 +3,8 @@
     python benchmarks/images.py measure LINES.jsonl [--small]   on a GPU, three minutes: a line for each network
     python benchmarks/images.py page LINES.jsonl                writes benchmarks/results/images_gpu.md
 
-Both programs begin with the same parameters and the same batch: before and after a step their losses have to agree.
-They take turns, some steps each, in one process; the median of the turns counts. Nothing is dropped at random.
+Both programs begin with the same parameters and the same batch: the losses of four steps have to agree. They take
+turns, some steps each, in one process; the median of the turns counts. Nothing is dropped at random.
 """
 
 import argparse
@@ -37,9 +37,8 @@ import images_by_hand as by_hand
 
 RESULTS = Path(__file__).parent / "results"
 RATE, LIMIT = 1e-3, 1.0
-FIRST = 4  # steps whose losses are kept
-ALIKE = 2  # of which these have to agree: then Adam has made whole steps of what was rounding, too
-TOLERANCE = 0.02  # of a loss in bfloat16
+FIRST = 4  # steps whose losses are compared
+TOLERANCE = 0.02  # of a loss in bfloat16 after them
 ALMOST_NOTHING = 1e-3  # so small a loss says that the batch is known by heart, and no more
 
 
@@ -162,8 +161,7 @@ def ratio(line: dict[str, Any]) -> float:
 
 def is_alike(line: dict[str, Any]) -> bool:
     """Returns whether both programs have computed the same."""
-    first = [several[:ALIKE] for several in line["losses"].values()]
-    return np.allclose(*first, rtol=TOLERANCE, atol=ALMOST_NOTHING)
+    return np.allclose(*line["losses"].values(), rtol=TOLERANCE, atol=ALMOST_NOTHING)
 
 
 def page(lines: Iterable[dict[str, Any]]) -> str:
@@ -201,6 +199,13 @@ def page(lines: Iterable[dict[str, Any]]) -> str:
             "|---|---|---|---|---|---|---|---|",
             *rows,
         ]),
+        fill(
+            "The U-Nets by hand are what somebody would write: they enlarge by a transposed convolution, and JAX's "
+            "derivative of it by its kernel is a convolution whose filter is as large as the image, which cuDNN has no "
+            "fast kernel for. Ours asks cuDNN for the gradient of a filter "
+            "([how](../../docs/design/convolutions.md#what-gpus-compute)). When both had JAX's, the 2-D U-Net took "
+            "44.6 ms, and 42.9 by hand. What compiles first tries cuDNN's algorithms for both."
+        ),
     ]) + "\n"  # fmt: skip
 
 
