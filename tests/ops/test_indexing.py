@@ -54,6 +54,24 @@ def test_an_index_out_of_range_is_one_hot_nowhere(layout, dtype):
     np.testing.assert_array_equal(hot.numpy(), (PLACES[:, None] == np.arange(10)).astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", some(["bfloat16", "float16"], "bfloat16"))
+@pytest.mark.parametrize("layout", [None, *SOME_LAYOUTS])
+def test_what_comes_to_one_row_is_added_up_in_float32(layout, dtype):
+    """As frequent words have it, whose embedding gets many small gradients: in bfloat16 they would stop counting."""
+    many = mx.Dim("length", 2200)
+    same = mx.tensor(np.full(many.size, 3, np.int32), many)
+    small = mx.full((many, hidden), 0.001).astype(dtype)
+
+    def both(table, same, small):
+        pulled = mx.grad(lambda table: mx.sum(mx.gather(table, same, vocab) * small))(table)
+        return pulled, mx.scatter_add(table * 0, same, small, vocab)
+
+    wanted = np.where(np.arange(vocab.size)[:, None] == 3, 2200 * float(small.array[0, 0]), 0) * np.ones(hidden.size)
+    for got in under(layout, both, table.astype(dtype), same, small):
+        assert got.dtype == dtype
+        np.testing.assert_allclose(got.numpy().astype(np.float32), wanted, rtol=5e-3)
+
+
 @pytest.mark.parametrize("layout", [None, *SOME_LAYOUTS])
 def test_what_is_scattered_out_of_range_is_dropped(layout):
     updates = counting(length, hidden)

@@ -24,6 +24,7 @@ from ..transfer import indices as places
 from .creation import arange, full, one_sized_dim, places_fit
 from .elementwise import apply, astype
 from .operands import compute, integers, varying_together
+from .reduction import widened
 from .resharding import placed, unsplit
 from .shaping import flip
 from .shaping import slice as slice_
@@ -206,13 +207,18 @@ def _look_up(x: Array, index: Array, dims: Dims, index_dims: Dims, dim: Dim, res
 
     def take(x: Array, index: Array) -> Array:
         inside = (index >= 0) & (index < x.shape[0])
-        taken = jnp.take(x, jnp.clip(index, 0, x.shape[0] - 1), axis=0)
+        taken = _rows(x, jnp.clip(index, 0, x.shape[0] - 1))
         return jnp.where(inside.reshape(index.shape + (1,) * (x.ndim - 1)), taken, jnp.zeros((), x.dtype))
 
     for _ in shared:
         take = jax.vmap(take)
     order = (*shared, *new, *rest)
     return jnp.transpose(take(x, index), [order.index(d) for d in result])
+
+
+# What comes back for one row is added up in float32 at least.
+_rows = jax.custom_jvp(lambda x, index: jnp.take(x, index, axis=0))
+_rows.defjvps(lambda change, _, x, index: jnp.take(widened(change, 32), index, axis=0).astype(change.dtype), None)
 
 
 def _add_up(
@@ -234,11 +240,10 @@ def _add_up(
 
     def add(index: Array, updates: Array) -> Array:
         # One more row receives what is dropped: XLA before jax 0.12 may make a wrong read of an index out of range.
-        flat = index.reshape(-1)
-        flat = jnp.where((flat >= 0) & (flat < block), flat, block)
-        zeros = jnp.zeros((block + 1, *updates.shape[index.ndim :]), updates.dtype)
-        added = zeros.at[flat].add(updates.reshape(-1, *updates.shape[index.ndim :]), mode="promise_in_bounds")
-        return added[:block]
+        flat = jnp.where((index >= 0) & (index < block), index, block).reshape(-1)
+        rows = widened(updates.reshape(-1, *updates.shape[index.ndim :]), 32)
+        added = jnp.zeros((block + 1, *rows.shape[1:]), rows.dtype).at[flat].add(rows, mode="promise_in_bounds")
+        return added[:block].astype(updates.dtype)
 
     for _ in shared:
         add = jax.vmap(add)

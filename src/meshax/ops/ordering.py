@@ -15,7 +15,7 @@ from ..transfer import along, fill_padding, indices
 from .creation import one_sized_dim, places_fit
 from .neighbours import stretch
 from .operands import compute
-from .reduction import lowest, with_infinities
+from .reduction import lowest, widened
 from .resharding import placed, unsplit
 
 __all__ = ["argsort", "cumsum", "sort", "top_k"]
@@ -43,7 +43,7 @@ def top_k(x: Tensor, over: DimLike, k: Dim) -> tuple[Tensor, Tensor]:
     axes = placement.of(dim)
 
     def select(array: Array) -> tuple[Array, Array]:
-        array = with_infinities(jnp.moveaxis(array, position, -1))
+        array = widened(jnp.moveaxis(array, position, -1))
         if jnp.issubdtype(array.dtype, jnp.inexact):  # a negative NaN would come behind what fills the padding
             array = jnp.where(jnp.isnan(array), jnp.asarray(jnp.nan, array.dtype), array)
         if not axes:
@@ -71,7 +71,7 @@ def sort(x: Tensor, dim: DimLike) -> Tensor:
     """
 
     def order(array: Array, position: int) -> Array:
-        return jnp.sort(with_infinities(array), axis=position, stable=True).astype(array.dtype)
+        return jnp.sort(widened(array), axis=position, stable=True).astype(array.dtype)
 
     return _on_whole(check_tensor(x, "mx.sort"), dim, order)
 
@@ -83,7 +83,7 @@ def argsort(x: Tensor, dim: DimLike) -> Tensor:
     """
 
     def order(array: Array, position: int) -> Array:
-        array = with_infinities(lax.stop_gradient(array))
+        array = widened(lax.stop_gradient(array))
         return jnp.argsort(array, axis=position, stable=True).astype(jnp.int32)
 
     places_fit(find(check_tensor(x, "mx.argsort").dims, dim), "argsort")

@@ -163,9 +163,9 @@ def highest(dtype: Any) -> Any:
     return jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).max
 
 
-def with_infinities(array: Array) -> Array:
-    """Returns the same numbers in a dtype that has infinities to mask with: some floats of a byte or less have none."""
-    is_narrow = jnp.issubdtype(array.dtype, jnp.floating) and jnp.finfo(array.dtype).bits < 16
+def widened(array: Array, bits: int = 16) -> Array:
+    """Returns floats of fewer bits in float32. Some of a byte or less have no infinities to mask with."""
+    is_narrow = jnp.issubdtype(array.dtype, jnp.floating) and jnp.finfo(array.dtype).bits < bits
     return array.astype(jnp.float32) if is_narrow else array
 
 
@@ -201,7 +201,7 @@ def _extremum(
     differentiable = split and jnp.issubdtype(x.dtype, jnp.inexact)
 
     def of_any_dtype(array: Array) -> Array:
-        return (extremum if differentiable else forward)(with_infinities(array)).astype(array.dtype)
+        return (extremum if differentiable else forward)(widened(array)).astype(array.dtype)
 
     return Tensor(compute(of_any_dtype, [x], x.role), without(x.dims, over), x.role)
 
@@ -228,7 +228,7 @@ def _arg_extremum(x: Tensor, over: DimLike, op: str, whole: Any, local: Any, acr
     axes = placement.of(dim)
 
     def place(array: Array) -> Array:
-        array = with_infinities(jax.lax.stop_gradient(array))
+        array = widened(jax.lax.stop_gradient(array))
         if not axes:  # in one pass
             return whole(array, axis=position).astype(jnp.int32)
         array = fill_padding(array, placement, (dim,), fill(array.dtype))
