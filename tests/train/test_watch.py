@@ -81,6 +81,27 @@ def test_the_last_step_is_read_whatever_its_number(watched):
     assert [step for step, _ in rows] == [2, 3]
 
 
+def test_a_loss_is_sent_for_when_it_is_there(watched):
+    """On a GPU what is sent to the host later would wait for it, and so for the step."""
+    done = []
+
+    class Loss:
+        array = property(lambda self: self)
+
+        def block_until_ready(self):
+            done.append("computed")
+
+        def __float__(self):
+            done.append("sent")
+            return 1.0
+
+    watch, *_ = watched
+    watch.saw(1, measured(1.0) | {"loss": Loss()}, {})
+    assert not done
+    watch.saw(2, measured(1.0), {})
+    assert done == ["computed", "sent"]
+
+
 def test_memory_is_the_devices_or_of_cpus_the_processs():
     assert memory_at_peak(mx.Mesh("x:1")) > 10e6
     device = types.SimpleNamespace(platform="gpu", memory_stats=lambda: {"peak_bytes_in_use": 5})

@@ -64,6 +64,8 @@ class Watch:
         if self.waiting is None:
             return
         (step, measured, batch, position), self.waiting = self.waiting, None
+        # Sent for before it is there, it would hold up what a checkpoint sends to the host in the same stream.
+        measured["loss"].array.block_until_ready()
         loss, now = float(measured["loss"]), time.perf_counter()  # it has ended now, whatever is done before the next
         self.guard.check(step, loss, bool(measured["finite"]), batch)
         is_read = step % self.run.config.log_every == 0 or step == self.run.config.steps

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import meshax as mx
-from meshax.train.checkpoint import Checkpoints, copies
+from meshax.train.checkpoint import Checkpoints, chunks, copies
 from meshax.train.checkpoint.arrays import take_snapshots
 from meshax.train.checkpoint.copies import Copies, has_room
 
@@ -33,11 +33,18 @@ def roomy(monkeypatch):
     monkeypatch.setattr(copies, "has_room", lambda needed: True)
 
 
+NUM_CHUNKS = {"": 10, "rows:y": 10, "rows:x cols:y": 40}  # of a row in a block; of 12 rows, two are padding
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["whole", "in chunks"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_copies_outlive_what_they_are_of(roomy, layout):
+def test_copies_outlive_what_they_are_of(roomy, monkeypatch, layout, is_cut):
+    if is_cut:
+        monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", 28)  # a row at most
     placed = mx.put(table(), MESH, layout)
     snapshot = take_snapshots({"x": (placed.array, (10, 7))}, Copies())["x"]
     assert all(isinstance(part, jax.Array) for _, part in snapshot.parts)
+    assert not is_cut or len(snapshot.parts) == NUM_CHUNKS[layout]
     double = mx.spmd(lambda x: x + x, MESH, layout, donate=0)
     np.testing.assert_array_equal(double(placed).numpy(), table(2).numpy())
     assert placed.array.is_deleted()
@@ -52,8 +59,11 @@ def test_copies_outlive_what_they_are_of(roomy, layout):
     assert snapshot.num_bytes == 70 * 4  # neither padding nor copies over other axes
 
 
+@pytest.mark.parametrize("is_cut", [False, True], ids=["whole", "in chunks"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_checkpoint_is_of_its_own_step_though_the_next_overwrites_it(roomy, tmp_path, layout):
+def test_a_checkpoint_is_of_its_own_step_though_the_next_overwrites_it(roomy, monkeypatch, tmp_path, layout, is_cut):
+    if is_cut:
+        monkeypatch.setattr(chunks, "MAX_CHUNK_BYTES", 28)
     step = mx.spmd(lambda state: {"table": state["table"] * 2, "key": state["key"]}, MESH, layout, donate=0)
     state = mx.put({"table": table(), "key": jax.random.key(5)}, MESH, layout)
     with Checkpoints(tmp_path, keep_last=None) as checkpoints:
@@ -114,6 +124,6 @@ def test_what_is_prepared_is_compiled_and_copies_nothing(roomy, monkeypatch):
     maker.prepare(blocks)
     assert len(maker._programs) == 3
     monkeypatch.setattr(jax, "jit", lambda *_: pytest.fail("it was compiled again"))
-    for copied, block in zip(maker.of(blocks), blocks, strict=True):
+    for (copied,), block in zip(maker.of(blocks), blocks, strict=True):
         np.testing.assert_array_equal(copied, block)
         assert copied.devices() == block.devices() and copied.unsafe_buffer_pointer() != block.unsafe_buffer_pointer()

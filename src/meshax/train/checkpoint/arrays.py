@@ -22,15 +22,13 @@ from jax.sharding import Sharding
 from ...compat import Array
 from ...errors import CheckpointError
 from ...extras import extra
+from .chunks import MAX_CHUNK_BYTES, Bounds, chunk_shape, chunks_of
 from .copies import Copies
 from .stacks import Source
 
 with extra("train", "checkpoints"):
     import tensorstore as ts
 
-Bounds = tuple[tuple[int, int], ...]  # the begin and the end of a block, for each dim
-
-_MAX_CHUNK_BYTES = 32 << 20  # a reader of any part of a chunk reads all of it
 _MAX_BYTES_IN_FLIGHT = 512 << 20
 _FILE_BYTES = 256 << 20  # files of this size are hashed in parallel
 _CACHE_BYTES = 1 << 30
@@ -52,7 +50,10 @@ class Snapshot:
         return sum(part.nbytes for _, part in self.parts)
 
     def fetch(self) -> None:
-        """Brings to the host what is not there yet, one part after the other, and frees the device's memory."""
+        """Brings to the host what is not there yet, one part after the other, and frees the device's memory.
+
+        Parts are chunks: the loss of a step comes to the host the same way, and waits for one of them, not for all.
+        """
         for number, (bounds, part) in enumerate(self.parts):
             if isinstance(part, jax.Array):
                 self.parts[number] = bounds, np.asarray(part)[_within(bounds)]
@@ -81,7 +82,10 @@ def take_snapshots(
             data.copy_to_host_async()
     else:
         others = iter(copied)
-        owned = {name: [(bounds, next(others)) for bounds, _ in blocks] for name, blocks in owned.items()}
+        owned = {
+            name: [chunk for bounds, data in blocks for chunk in _chunks(bounds, data, next(others))]
+            for name, blocks in owned.items()
+        }
     return {
         name: _snapshot(array, shape, owned[name], copied is None)
         if name in owned
@@ -107,15 +111,23 @@ def _owned_blocks(array: jax.Array, shape: tuple[int, ...], turn: int) -> list[t
     owned = []
     for number, (bounds, devices) in enumerate(holders.items()):
         owner = devices[(turn + number) % len(devices)]
-        if owner in local and all(begin < size or not size for (begin, _), size in zip(bounds, shape, strict=True)):
+        if owner in local and not _is_padding(bounds, shape):
             owned.append((bounds, local[owner]))
     return owned
+
+
+def _chunks(bounds: Bounds, block: jax.Array, copied: Sequence[jax.Array]) -> list[tuple[Bounds, jax.Array]]:
+    """Returns the chunks of a block, which `copied` has, and where in the array they are."""
+    begins = [begin for begin, _ in bounds]
+    inside = chunks_of(block.shape, block.dtype.itemsize)
+    places = (tuple((a + begin, b + begin) for (a, b), begin in zip(one, begins, strict=True)) for one in inside)
+    return list(zip(places, copied, strict=True))
 
 
 def _snapshot(
     array: jax.Array, shape: tuple[int, ...], owned: list[tuple[Bounds, jax.Array]], on_host: bool
 ) -> Snapshot:
-    parts = [(_clip(bounds, shape), data) for bounds, data in owned]
+    parts = [(_clip(bounds, shape), data) for bounds, data in owned if not _is_padding(bounds, shape)]
     snapshot = Snapshot(shape, np.dtype(array.dtype), array.sharding.shard_shape(array.shape), parts)
     if on_host:
         snapshot.fetch()
@@ -154,7 +166,7 @@ def write(database: Path, snapshots: Mapping[str, Snapshot]) -> None:
     for name, snapshot in snapshots.items():
         store = opened[name].result()
         for bounds, part in snapshot.parts:
-            limit = _MAX_CHUNK_BYTES if _is_of_file(part) else _MAX_BYTES_IN_FLIGHT  # those others are in memory anyway
+            limit = MAX_CHUNK_BYTES if _is_of_file(part) else _MAX_BYTES_IN_FLIGHT  # those others are in memory anyway
             while in_flight and num_bytes + part.nbytes > limit:
                 written, freed = in_flight.popleft()
                 written.result()
@@ -223,7 +235,7 @@ class Reader:
         blocks = {
             bounds: store[tuple(slice(*pair) for pair in _clip(bounds, store.shape))].read()
             for bounds in {_bounds(index, shape) for index in indices.values() if index is not None}
-            if all(begin < size or not size for (begin, _), size in zip(bounds, store.shape, strict=True))
+            if not _is_padding(bounds, store.shape)
         }
         return Reading(shape, sharding, blocks)
 
@@ -256,22 +268,13 @@ def _bounds(index: Sequence[slice], shape: Sequence[int]) -> Bounds:
     return tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
 
 
+def _is_padding(bounds: Bounds, shape: Sequence[int]) -> bool:
+    """Whether all that lies within bounds is beyond the edge of a shape."""
+    return any(begin >= size > 0 for (begin, _), size in zip(bounds, shape, strict=True))
+
+
 def _clip(bounds: Bounds, shape: Sequence[int]) -> Bounds:
     return tuple((begin, min(end, size)) for (begin, end), size in zip(bounds, shape, strict=True))
-
-
-def chunk_shape(block: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """Cuts a block into equal parts of at most 32 MiB along one dim, the first that divides well.
-
-    >>> chunk_shape((50257, 4096), 4)
-    (1733, 4096)
-    """
-    num_parts = -(-math.prod(block) * itemsize // _MAX_CHUNK_BYTES)
-    for position, size in enumerate(block):
-        for parts in range(max(num_parts, 1), min(4 * num_parts, size) + 1):
-            if size % parts == 0:
-                return (*block[:position], size // parts, *block[position + 1 :])
-    return tuple(max(size, 1) for size in block)
 
 
 def _kvstore(database: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Copies of arrays in the memory of their devices, so that a step may overwrite them before they are on the host.
 
 Within a GPU a copy takes milliseconds, from there to the host a thousand times as long. Where there is room for both,
-saving makes the first, and a thread the second while the steps go on.
+saving makes the first, and a thread the second while the steps go on. So that these need not wait for it, what is sent
+at a time is small: a copy is in chunks.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,16 +11,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .chunks import chunks_of
+
 _SPARE = 1.25  # how many times what the copies need has to be free: memory is in pieces
 
 _Blocks = Sequence[jax.Array]  # each on one device
+_Chunks = list[list[jax.Array]]  # those of each block
 
 
 class Copies:
     """Makes them; whether there is room is found out when steps have been taken, and not asked again."""
 
     def __init__(self) -> None:
-        self._programs: dict[Any, Callable[[_Blocks], list[jax.Array]]] = {}
+        self._programs: dict[Any, Callable[[_Blocks], _Chunks]] = {}
         self._is_room: bool | None = None
 
     def prepare(self, blocks: _Blocks) -> None:
@@ -28,15 +32,15 @@ class Copies:
             if device.platform != "cpu":
                 self._program([blocks[number] for number in numbers])
 
-    def of(self, blocks: _Blocks) -> list[jax.Array] | None:
-        """Returns copies of blocks, each in the memory of its device; None: there is no room."""
+    def of(self, blocks: _Blocks) -> _Chunks | None:
+        """Returns copies of the chunks of blocks, each in the memory of its device; None: there is no room."""
         places = _by_device(blocks)
         if self._is_room is None and blocks:
             needed = {device: sum(blocks[number].nbytes for number in numbers) for device, numbers in places.items()}
             self._is_room = has_room(needed)
         if not self._is_room:
             return None
-        copied: dict[int, jax.Array] = {}
+        copied: dict[int, list[jax.Array]] = {}
         try:
             for numbers in places.values():
                 local = [blocks[number] for number in numbers]
@@ -46,12 +50,17 @@ class Copies:
             self._is_room = False
             return None
 
-    def _program(self, blocks: _Blocks) -> Callable[[_Blocks], list[jax.Array]]:
+    def _program(self, blocks: _Blocks) -> Callable[[_Blocks], _Chunks]:
         """Returns what copies such blocks, all on one device."""
         kind = tuple((block.shape, block.dtype, block.sharding) for block in blocks)
         if kind not in self._programs:
-            self._programs[kind] = jax.jit(lambda blocks: [jnp.copy(block) for block in blocks]).lower(blocks).compile()
+            self._programs[kind] = jax.jit(lambda blocks: [_copied(block) for block in blocks]).lower(blocks).compile()
         return self._programs[kind]
+
+
+def _copied(block: jax.Array) -> list[jax.Array]:
+    chunks = chunks_of(block.shape, block.dtype.itemsize)
+    return [jnp.copy(block[tuple(slice(*pair) for pair in bounds)]) for bounds in chunks]
 
 
 def _by_device(blocks: _Blocks) -> dict[jax.Device, list[int]]:

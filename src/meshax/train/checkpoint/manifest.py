@@ -29,6 +29,8 @@ VERSION = 1
 
 _SHOW_PROGRESS_FROM = 1 << 30
 _MAX_BYTES = 1 << 30  # of a manifest
+_READ_BYTES = 4 << 20  # at a time: between two reads a thread needs Python's lock, which a training run needs, too
+_MOST_THREADS = 16
 _DRAWN = "/d/"  # in the names of files that no other checkpoint has: the library draws them
 
 
@@ -163,8 +165,15 @@ def files_under(directory: Path) -> list[str]:
     return sorted(path.as_posix() for path in paths if path.as_posix() != MANIFEST)
 
 
-def hash_files(directory: Path, names: Sequence[str], label: str = "") -> dict[str, File]:
-    """Hashes files in parallel; with a label and gigabytes to read, shows progress on stderr."""
+def hash_files(directory: Path, names: Sequence[str], label: str = "", cores: float = 1.0) -> dict[str, File]:
+    """Hashes files in parallel.
+
+    Args:
+        directory: where they are.
+        names: of the files.
+        label: with one, and gigabytes to read, progress is shown on stderr.
+        cores: the share of them that may be busy with it.
+    """
     sizes = {name: (directory / name).stat().st_size for name in names}
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     quiet = not label or sum(sizes.values()) < _SHOW_PROGRESS_FROM
@@ -172,15 +181,22 @@ def hash_files(directory: Path, names: Sequence[str], label: str = "") -> dict[s
         task = progress.add_task(label, total=sum(sizes.values()))
 
         def hashed(name: str) -> File:
-            with open(directory / name, "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = _hash_of_file(directory / name)
             progress.advance(task, sizes[name])
             return File(sizes[name], digest)
 
-        return _in_threads(hashed, names)
+        return _in_threads(hashed, names, min(_MOST_THREADS, int(cores * (os.cpu_count() or 1))))
 
 
-def _in_threads(work: Callable[[str], File], names: Sequence[str]) -> dict[str, File]:
+def _hash_of_file(path: Path) -> str:
+    digest, buffer = hashlib.sha256(), bytearray(_READ_BYTES)
+    with open(path, "rb", buffering=0) as file:
+        while size := file.readinto(buffer):
+            digest.update(memoryview(buffer)[:size])
+    return digest.hexdigest()
+
+
+def _in_threads(work: Callable[[str], File], names: Sequence[str], most: int) -> dict[str, File]:
     """Maps names in parallel, or here if no thread can be started: the interpreter may be waiting for us to exit."""
     left, done, failed = queue.SimpleQueue[str](), dict[str, File](), list[BaseException]()
     for name in names:
@@ -196,7 +212,7 @@ def _in_threads(work: Callable[[str], File], names: Sequence[str]) -> dict[str, 
         except BaseException as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=run) for _ in range(min(16, os.cpu_count() or 1, len(names)) - 1)]
+    threads = [threading.Thread(target=run) for _ in range(min(most, len(names)) - 1)]
     with contextlib.suppress(RuntimeError):
         for thread in threads:
             thread.start()

@@ -31,6 +31,8 @@ _BROKEN = ".broken"
 
 PAUSES = (1.0, 5.0, 20.0)  # seconds before what could not be written is tried again
 
+_CORES = 0.25  # the share of them that hashes: steps go on meanwhile, and are prepared on the others
+
 _PATIENCE = 300.0  # seconds that a process waits for another one which writes nothing
 _LOOK_EVERY = 0.05
 _ASK_EVERY = 5.0  # seconds: whether it writes is asked of the disk, too
@@ -115,7 +117,7 @@ class Saving:
         whole = self._temporary / ARRAYS
         arrays.merge(whole, [whole / _part(process) for process in range(self.num_processes)])
         rest = [name for name in files_under(self._temporary) if name not in files]
-        files |= hash_files(self._temporary, rest)
+        files |= hash_files(self._temporary, rest, cores=_CORES)
         replace(self.manifest, files=dict(sorted(files.items()))).write(self._temporary)
         for folder, _, _ in os.walk(self._temporary):
             _sync(Path(folder))
@@ -163,7 +165,7 @@ class Saving:
         part = self._temporary / ARRAYS / _part(self.process)
         arrays.write(part, self.snapshots)
         prefix = part.relative_to(self._temporary).as_posix()
-        return hash_files(self._temporary, [f"{prefix}/{name}" for name in files_under(part)])
+        return hash_files(self._temporary, [f"{prefix}/{name}" for name in files_under(part)], cores=_CORES)
 
     def _leave_note(self, text: str) -> None:
         try:
