@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -9,11 +10,15 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 import meshax as mx
+from extent import some
+from hlo import wire as sent
 from meshax.bench import plain_jax
 from meshax.data.synthetic_ct import LESION, draw_case
 from meshax.models.decoder import DecoderConfig
+from meshax.models.presets import preset
 from meshax.optim import Adafactor, clipped
 from meshax.train.step import init_state, make_train_step
 
@@ -213,3 +218,46 @@ def test_a_dump_says_what_buffers_take(tmp_path):
 
 def radii(case):
     return [max(shape.radii) for shape in case.shapes if shape.label == LESION]
+
+
+SPLITS = ["batch:rows+cols", "x:rows+cols", "x:rows y:cols", "batch:rows x:cols"]
+NETWORKS = {  # ResNets at the usual size: where stages have fewer places than processors, GSPMD sends less
+    "2-D U-Net": dict(batch=8, x=32, y=32),
+    "3-D U-Net": dict(batch=8, x=16, y=16, z=16),
+    "ResNet-18": dict(batch=16, x=224, y=224),
+}
+
+
+@pytest.mark.parametrize(
+    "case", some(itertools.product(NETWORKS, SPLITS), ("2-D U-Net", "x:rows y:cols")), ids=" under ".join
+)
+def test_a_network_of_images_sends_no_more_than_gspmd(case):
+    """The loss and its gradients, of the same network by hand that `jax.jit` divides, split alike."""
+    name, layout = case
+    images, by_hand, sizes = load("images"), load("images_by_hand"), NETWORKS[name]
+    small = {network.name: network.config for network in images.SMALL} | {"ResNet-18": preset("resnet-18").model}
+    config = dataclasses.replace(small[name], dtype="float32")
+    weights_of, loss_of = (
+        (by_hand.of_unet, by_hand.unet_loss) if "U-Net" in name else (by_hand.of_resnet, by_hand.resnet_loss)
+    )
+    mesh, batch = mx.Mesh("rows:2 cols:4"), config.batch(sizes)
+
+    def loss(model, batch):
+        total, count = model.loss(batch)
+        return total / count
+
+    model = jax.eval_shape(lambda: config.make(jax.random.key(0)))
+    ours = mx.spmd(mx.value_and_grad(loss), mesh, layout).compile(model, batch).as_text()
+
+    rules = {dim: tuple(axes.split("+")) for dim, axes in (rule.split(":") for rule in layout.split())}
+    shards = [
+        NamedSharding(mesh.jax_mesh, PartitionSpec(*(rules.get(d.name) for d in dims)))
+        for dims in ((), batch["image"].dims, batch["labels"].dims)
+    ]
+    arrays = [jax.ShapeDtypeStruct([d.size for d in batch[n].dims], batch[n].dtype) for n in ("image", "labels")]
+    by_jit = jax.jit(
+        jax.value_and_grad(loss_of(config), has_aux=True), in_shardings=tuple(shards), out_shardings=shards[0]
+    )
+    theirs = by_jit.lower(jax.eval_shape(weights_of, model), *arrays).compile().as_text()
+
+    assert 0 < sent(ours) <= sent(theirs)

@@ -9,9 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import meshax as mx
 from example_tensors import numbers
 from extent import some
-from hlo import operands
-from meshax.plan.compile.hlo import compiled_collectives
-from meshax.plan.reading.communication import wire_bytes
+from hlo import operands, wire
 from messages import pinned
 
 batch, height, width, depth = mx.dims(batch=2, height=16, width=8, depth=8)
@@ -87,11 +85,6 @@ def test_the_peak_of_memory_has_no_factor_of_the_window():
     before, border = 22 * 22 * 16 * 4 * 4, 22 * 22 * 3 * 4 * 4  # the last dim's: what it is fetched for, and received
     assert memory.temp_size_in_bytes <= stretch + before + border + 64
     assert program.explain(volume, taps).memory["peak"] <= 2 * block + stretch + before + 2 * border + weights
-
-
-def wire(text):
-    """The bytes one processor sends in a compiled program."""
-    return sum(c.count * wire_bytes(c.kind, c.bytes, c.group or 2) for c in compiled_collectives(text))
 
 
 SPLITS = {
