@@ -139,8 +139,9 @@ def _attend(
     text, head, part = map(pl.program_id, range(3))
     tiles, newest = sizes.tiles, at[text]
     here = lax.rem(newest, sizes.places)
-    row, every = jnp.arange(sizes.rows), pl.ds(0, sizes.rows)
-    q = triton.load(asked.at[text, every, head], mask=(row < sizes.queries)[:, None], other=_zero(asked))
+    there = jnp.arange(sizes.rows) < sizes.queries
+    rows = pl.ds(text * 0, sizes.rows)  # more than there are: JAX trusts the mask where a beginning is computed
+    q = triton.load(asked.at[text, rows, head], mask=there[:, None], other=_zero(asked))
     key, value = asked[text, sizes.queries, head], asked[text, sizes.queries + 1, head]
 
     @pl.when(part == 0)
@@ -155,12 +156,12 @@ def _attend(
         back = jnp.where(back < 0, back + sizes.places, back)  # how long ago the token at each place was written
         seen = (back > 0) & (back <= newest) & (back < sizes.window)
         where = text, head, pl.ds(first, tiles.block)
-        block, there = (triton.load(x.at[where], mask=seen[:, None], other=_zero(x)) for x in (keys, values))
+        block, mixed = (triton.load(x.at[where], mask=seen[:, None], other=_zero(x)) for x in (keys, values))
         scores = jnp.where(seen[None], triton.dot(q, block.T) * sizes.scale, -jnp.inf)
         highest = jnp.maximum(top, jnp.max(scores, axis=1))
         level = jnp.where(highest == -jnp.inf, 0.0, highest)  # nothing was seen yet
         weights, kept = jnp.exp2(scores - level[:, None]), jnp.exp2(top - level)
-        total = total * kept[:, None] + triton.dot(weights.astype(there.dtype), there)
+        total = total * kept[:, None] + triton.dot(weights.astype(mixed.dtype), mixed)
         return total, highest, count * kept + jnp.sum(weights, axis=1)
 
     own = jnp.sum(_wide(q) * _wide(key)[None], axis=1) * sizes.scale
@@ -173,10 +174,10 @@ def _attend(
     blocks = pl.cdiv(jnp.minimum(newest, sizes.read), tiles.block)
     total, top, count = lax.fori_loop(0, pl.cdiv(blocks - part, tiles.parts), turn, begin)
     if tiles.parts == 1:
-        _store(out[0].at[text, head, every], total / count[:, None], row < sizes.queries)
+        _store(out[0].at[text, head, rows], total / count[:, None], there)
         return
     for ref, x in zip(out, (total, top, count), strict=True):
-        _store(ref.at[text, head, part, every], x, row < sizes.queries)
+        _store(ref.at[text, head, part, rows], x, there)
 
 
 def _put_together(totals: Any, tops: Any, counts: Any, out: Any) -> None:
