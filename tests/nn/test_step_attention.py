@@ -107,6 +107,14 @@ def test_what_is_not_read_or_seen_may_be_anything():
     np.testing.assert_array_equal(jnp.isnan(kept), jnp.isnan(keys))
 
 
+def test_a_position_that_is_padding_changes_no_other_text():
+    asked, keys, values = drawn(0, 3, 1, 2, 32, 16)
+    kept = interpreted(asked, keys, values, jnp.asarray([4, -7, 9]), read=32, window=None, scale=1.0)[1:]
+    for before, after in zip((keys, values), kept, strict=True):
+        changed = {tuple(place) for place in np.argwhere((before != after).any(-1)).tolist()}
+        assert {(text, place) for text, _, place in changed if text != 1} == {(0, 4), (2, 9)}
+
+
 @pytest.mark.parametrize(("texts", "read"), [(64, 1088), (512, 1088), (8, 1024), (1, 16), (3, 48)])
 def test_work_is_dealt_out_in_powers_of_two_and_whole_blocks(texts, read):
     tiles = tiling(texts, read, 64)

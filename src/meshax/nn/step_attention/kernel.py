@@ -137,7 +137,7 @@ def _attend(
 ) -> None:
     """The program of a part."""
     text, head, part = map(pl.program_id, range(3))
-    tiles, newest = sizes.tiles, at[text]
+    tiles, newest = sizes.tiles, jnp.maximum(at[text], 0)  # padding may be anything, and has to write into its own
     here = lax.rem(newest, sizes.places)
     there = jnp.arange(sizes.rows) < sizes.queries
     rows = pl.ds(text * 0, sizes.rows)  # more than there are: JAX trusts the mask where a beginning is computed
