@@ -14,6 +14,7 @@ from meshax.plan.compile.hlo import compiled_by_kind, compiled_collectives
 from meshax.plan.compile.overlap import overlapping
 from meshax.plan.search.named_layouts import find_layout
 from meshax.train.examples import batch_shapes
+from meshax.train.step import compiler_options
 from meshax.train.step_memory import step_and_shapes
 
 LAYOUTS = [
@@ -48,7 +49,8 @@ def test_a_decoder_trains_on_gpus(layout):
 def test_memory_on_gpus_is_near_what_the_compiler_says(keep):
     model = DecoderConfig(d_model=512, heads=8, d_kv=64, d_ff=2048, layers=4, vocab=8192, keep=keep)
     step, args = step_and_shapes(model, clipped(by_name("adamw", 1e-3), 1.0), packed(model, 16, 256))
-    program = mx.spmd(step, mx.Mesh("data:-1 model:1"), "batch:data", donate=0)
+    mesh = mx.Mesh("data:-1 model:1")
+    program = mx.spmd(step, mesh, "batch:data", 0, compiler_options(mesh))
     stats = program.compile(*args).memory_analysis()
     compiled = stats.argument_size_in_bytes + stats.temp_size_in_bytes
     compiled += stats.output_size_in_bytes - stats.alias_size_in_bytes
