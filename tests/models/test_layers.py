@@ -72,6 +72,12 @@ def test_the_weights_are_the_same(models):
     np.testing.assert_array_equal(unrolled.logits.weight.numpy(), loop.logits.weight.numpy())
 
 
+def test_a_stack_is_drawn_before_it_is_taken_apart():
+    """XLA would compile a kernel that draws for each parameter of each layer."""
+    text = mx.spmd(lambda: UNROLLED.make(KEY), MESH, laid_out("fsdp")).lower().as_text()
+    assert text.count("optimization_barrier") == len(flat(LOOP.make(KEY).layers))
+
+
 @pytest.mark.parametrize("keep", some(KEEP, "everything"))
 @pytest.mark.parametrize("layout", some(LAYOUTS, "fsdp"))
 def test_losses_and_gradients_are_the_same(models, layout, keep):

@@ -32,6 +32,7 @@ def measure_jax(step: Step, rounds: int, steps: int, profile: bool) -> Measureme
     tokens = jax.random.randint(jax.random.key(1), (batch, length), 2, config.vocab)
     flags = compiler_options(Mesh("device:1"))
     jitted = jax.jit(plain_jax.train_step(model), donate_argnums=(0, 1), compiler_options=flags or None)
+    jax.block_until_ready((w, state, tokens))
     begin = time.perf_counter()
     traced = jitted.trace(w, state, 0, tokens, tokens)
     middle = time.perf_counter()

@@ -127,6 +127,7 @@ def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True) -
     state = spmd(lambda: init_state(config.make, optimizer, jax.random.key(0)), mesh, layout)()
     data = spmd(lambda: _batch(config, batch, length, step.packed), mesh, layout)()
     key = put(jax.random.key(2), mesh, layout)
+    jax.block_until_ready((state, data))  # or compiling, which tries kernels, would wait for them
     begin = time.perf_counter()
     traced = program.trace(state, data, key)
     middle = time.perf_counter()

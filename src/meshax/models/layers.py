@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from ..dim import Dim, without
 from ..errors import ArgumentError, did_you_mean
@@ -37,7 +38,7 @@ def check_layers_as(value: str) -> None:
         raise ArgumentError(f"there is no way {value!r} to go through layers.", fix=did_you_mean(value, LAYERS_AS))
 
 
-def arranged(layers: Any, layers_as: str, over: str = "layers", few: int = _FEW) -> Any:
+def arranged(layers: Any, layers_as: str, over: str = "layers", few: int = _FEW, drawn: bool = False) -> Any:
     """Returns layers that were made as one stack as they are to be gone through: the stack, or a tuple of each.
 
     Args:
@@ -45,13 +46,21 @@ def arranged(layers: Any, layers_as: str, over: str = "layers", few: int = _FEW)
         layers_as: "loop", "unrolled", or "auto": a few layers are unrolled on GPUs.
         over: the dim.
         few: how many.
+        drawn: whether they are random numbers of this program: a compiler would draw each layer's by a kernel of its
+            own, of which there are hundreds. So the stack comes first, and then its slices.
     """
     if isinstance(layers, tuple):
         return layers
     if layers_as == "auto":
         is_few = _stack_dim(layers, over).size <= few
         layers_as = "unrolled" if is_few and chosen_platform() == "gpu" else "loop"
-    return tuple(slices_along(layers, over)) if layers_as == "unrolled" else layers
+    if layers_as == "loop":
+        return layers
+    return tuple(slices_along(_mapped(_made_first, layers) if drawn else layers, over))
+
+
+def _made_first(x: Tensor) -> Tensor:
+    return Tensor(compute(lax.optimization_barrier, [x], x.role), x.dims, x.role)
 
 
 def go_through(

@@ -188,7 +188,7 @@ class Transformer(eqx.Module):
         return {
             "embedding": Embedding.init(keys[0], words, width),
             "learned": Embedding.init(keys[3], places, width, scale=0.02) if is_learned else None,
-            "layers": arranged(Layer.init(keys[1], config, (d["layers"],), **of_layers), config.layers_as),
+            "layers": arranged(Layer.init(keys[1], config, (d["layers"],), **of_layers), config.layers_as, drawn=True),
             "norm": NORMS[config.norm].init(width, epsilon=config.norm_epsilon),
             "logits": None if config.tied else Linear.init(keys[2], width, (words,)),
             "config": config,

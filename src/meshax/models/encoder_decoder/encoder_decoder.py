@@ -60,7 +60,7 @@ class EncoderDecoder(SourceTransformer):
         stack = (Dim("layers", config.layers if config.encoder_layers is None else config.encoder_layers),)
         return cls(
             **cls.parts(first, config, crosses=True),
-            encoder=arranged(Layer.init(second, config, stack, causal=False), config.layers_as),
+            encoder=arranged(Layer.init(second, config, stack, causal=False), config.layers_as, drawn=True),
             encoder_norm=NORMS[config.norm].init((d["d_model"],), epsilon=config.norm_epsilon),
         )
 
