@@ -16,7 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as gpu
 
-from .blocks import BLOCK, LAYOUT, Sizes, along, halved, load, room, run, same_documents, wait_if, without_later
+from .blocks import BLOCK, LAYOUT, Sizes, along, halved, load, room, run, same_documents, wait_if, when, without_later
 
 _LOGS, _MEANS, _DOCUMENTS = range(3)  # what is kept of each query
 _KEYS, _VALUES = range(2)
@@ -97,8 +97,8 @@ class _Backward:
         self.example, self.head, self.me = (lax.axis_index(name) for name in ("batch", "heads", "warpgroup"))
         self.squares = self.more[0] if self.more else self.kv_room
         self.square = functools.partial(_square, self.sizes)
-        pl.when(self.me < 2)(self.compute)
-        pl.when(self.me == 2)(self.move)
+        when(2 - self.me)(self.compute)
+        when(self.me - 1)(self.move)
 
     def at(self, block: Any) -> Any:
         return self.example, pl.ds(block * BLOCK, BLOCK), self.head
@@ -109,8 +109,8 @@ class _Backward:
     def compute(self) -> None:
         self.sizes.computes()
         gpu.barrier_wait(self.of_queries_in)
-        pl.when(self.me == _KEYS)(self.weigh)
-        pl.when(self.me == _VALUES)(self.differentiate)
+        when(_VALUES - self.me)(self.weigh)
+        when(self.me - _KEYS)(self.differentiate)
         self.rows()
 
     def weigh(self) -> None:
@@ -154,7 +154,7 @@ class _Backward:
             weights = jnp.where(same_documents(self.of_queries.at[_DOCUMENTS], j, i), weights, 0.0)
         if sizes.causal:
             weights = without_later(weights, 0.0, j, i, queries=1)
-        wait_if(turn > 0, self.weights_out)
+        wait_if(turn, self.weights_out)
         self.weights_room[...] = weights
         gpu.commit_smem()
         gpu.barrier_arrive(self.weights_in)
@@ -194,7 +194,7 @@ class _Backward:
             seen = row + 1 if sizes.causal else sizes.blocks
             total = lax.fori_loop(0, seen, functools.partial(self.add_one, m), sizes.zeros())
             if sizes.causal:
-                pl.when(self.me == 0)(functools.partial(self.skip, m))
+                when(1 - self.me)(functools.partial(self.skip, m))
             gpu.wait_smem_to_gmem(0, wait_read_only=True)
             self.store(total * sizes.scale, self.do_room.at[self.me], self.dq, row)
 
@@ -203,13 +203,13 @@ class _Backward:
 
     def add_one(self, m: Any, column: Any, total: Any) -> Any:
         half, place = lax.rem(column, 2), lax.rem(self.square(halved(column), m), 2)
-        wait_if(half == 0, self.squares_in.at[place])
+        wait_if(1 - half, self.squares_in.at[place])
         gpu.barrier_wait(self.keys_in.at[half])
         ds = self.squares.at[place, :, pl.ds((2 * half + self.me) * BLOCK, BLOCK)]
         total = self.sizes.added(total, ds, self.q_room.at[half], turned=True)
         gpu.barrier_arrive(self.keys_out.at[half])
 
-        @pl.when(half == 1)
+        @when(half)
         def _done() -> None:
             gpu.barrier_arrive(self.squares_out.at[place])
 
@@ -249,13 +249,13 @@ class _Backward:
                 (q, self.q_room, self.q_in, self.q_out),
                 (do, self.do_room, self.do_in, self.do_out),
             ):
-                wait_if(now >= 2, free.at[slot])
+                wait_if(now - 1, free.at[slot])
                 gpu.copy_gmem_to_smem(ref.at[self.at(i)], into.at[slot], filled.at[slot])
 
-            @pl.when(i == first)
+            @when(1 + first - i)
             def _keys_and_values() -> None:
                 for n, ref in ((_KEYS, k), (_VALUES, v)):
-                    wait_if(j > 0, self.kv_out.at[n])
+                    wait_if(j, self.kv_out.at[n])
                     gpu.copy_gmem_to_smem(ref.at[self.at(j)], self.kv_room.at[n], self.kv_in.at[n])
 
         lax.fori_loop(first, self.sizes.blocks, row, None)
@@ -265,12 +265,12 @@ class _Backward:
         def two(n: Any, _: Any) -> None:
             now = self.square(n, m)
             place = lax.rem(now, 2)
-            wait_if(now >= 2, self.squares_out.at[place])
+            wait_if(now - 1, self.squares_out.at[place])
             gpu.copy_gmem_to_smem(
                 self.ds.at[self.example, self.head, now], self.squares.at[place], self.squares_in.at[place]
             )
             for half in range(2):
-                wait_if(now > 0, self.keys_out.at[half])
+                wait_if(now, self.keys_out.at[half])
                 gpu.copy_gmem_to_smem(
                     self.inputs[1].at[self.at(2 * n + half)], self.q_room.at[half], self.keys_in.at[half]
                 )

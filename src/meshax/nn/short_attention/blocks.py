@@ -133,10 +133,19 @@ def load(x: Any, layout: Any) -> Any:
     return gpu.load(x, *_ALL, layout=layout)
 
 
-def wait_if(condition: Any, *barriers: Any) -> None:
-    """Waits for all of them, or for none."""
+def when(number: Any) -> Callable[[Callable[[], None]], None]:
+    """Does the work it is given if a whole number is positive, and nothing otherwise.
 
-    @pl.when(condition)
+    `pl.when` asks for a condition, and Mosaic for a number: to make one of it, it starts the assembler each time, and
+    asks which version that is.
+    """
+    return lambda work: lax.switch(number, (lambda: None, work))
+
+
+def wait_if(number: Any, *barriers: Any) -> None:
+    """Waits for all of them if a whole number is positive, and for none otherwise."""
+
+    @when(number)
     def _wait() -> None:
         for barrier in barriers:
             gpu.barrier_wait(barrier)
@@ -172,4 +181,5 @@ def without_later(x: Any, hidden: float, rows: Any, columns: Any, queries: int) 
         at = [gpu.broadcasted_iota(jnp.int32, (BLOCK, BLOCK), axis, layout=LAYOUT) for axis in (0, 1)]
         return jnp.where(at[queries] >= at[1 - queries], x, hidden)
 
-    return lax.cond(rows == columns, cut, lambda x: x, x)
+    distance = (rows, columns)[queries] - (rows, columns)[1 - queries]  # never negative: those would see nothing
+    return lax.switch(1 - distance, (lambda x: x, cut), x)

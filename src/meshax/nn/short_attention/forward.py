@@ -11,7 +11,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as gpu
 
-from .blocks import BLOCK, LAYOUT, Sizes, room, run, same_documents, wait_if, without_later
+from .blocks import BLOCK, LAYOUT, Sizes, room, run, same_documents, wait_if, when, without_later
 
 _HIDDEN = -1e30
 _SLOTS = 2  # blocks of keys and of values that are loaded ahead
@@ -62,8 +62,8 @@ class _Forward:
     def run(self) -> None:
         self.example, self.head, self.pair = (lax.axis_index(name) for name in ("batch", "heads", "pair"))
         self.me = lax.axis_index("warpgroup")
-        pl.when(self.me < 2)(self.compute)
-        pl.when(self.me == 2)(self.move)
+        when(2 - self.me)(self.compute)
+        when(self.me - 1)(self.move)
 
     def at(self, block: Any) -> Any:
         return self.example, pl.ds(block * BLOCK, BLOCK), self.head
@@ -83,7 +83,7 @@ class _Forward:
         columns = row + 1 if sizes.causal else sizes.blocks
         total, highest, sums = lax.fori_loop(0, columns, step, (sizes.zeros(), *start))
         if sizes.causal:
-            pl.when(me == 0)(functools.partial(self.skip, columns))
+            when(1 - me)(functools.partial(self.skip, columns))
         mine[...] = (total / lax.broadcast_in_dim(sums, total.shape, [0])).astype(sizes.dtype)
         self.logs_room.at[me][...] = highest + jnp.log(sums) * math.log2(math.e)
         gpu.commit_smem()
@@ -132,7 +132,7 @@ class _Forward:
         def load(column: Any, _: Any) -> None:
             slot = lax.rem(column, _SLOTS)
             for ref, into, filled, free in rooms:
-                wait_if(column >= _SLOTS, free.at[slot])
+                wait_if(column - _SLOTS + 1, free.at[slot])
                 gpu.copy_gmem_to_smem(ref.at[self.at(column)], into.at[slot], filled.at[slot])
 
         lax.fori_loop(0, 2 * self.pair + 2 if sizes.causal else sizes.blocks, load, None)
