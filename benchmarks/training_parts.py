@@ -11,7 +11,8 @@ All in one process and by turns, so that a processor that gets hot, and slower, 
     watched   and the loss of the step before is waited for when a step has begun, as training does it
 
 Beside them, what the host takes for one step: to read a batch, to place it, to begin a step. `--save` saves, then shows
-every step until the checkpoint is on the disk; `--kernels` those that take longer on text than on even tokens.
+every step until the checkpoint is on the disk, and what the host took for it; `--kernels` shows those that take longer on
+text than on even tokens.
 """
 
 import argparse
@@ -97,6 +98,7 @@ class Parts:
         checkpoints, batches = self.run.checkpoints, self.read()
         checkpoints.prepare(self.state)
         float(self.step(next(batches)))
+        self.host.clear()
         begin = time.perf_counter()
         checkpoints.save(1, self.state)
         stopped, ends, before = time.perf_counter() - begin, [], self.step(next(batches))
@@ -111,6 +113,7 @@ class Parts:
         return {
             "stopped_ms": 1e3 * stopped,
             "steps_ms": [round(one, 1) for one in steps],
+            "host_ms": {name: [round(1e3 * one, 1) for one in times] for name, times in self.host.items()},
             "seconds": [(name, round(first - begin, 2), round(last - begin, 2)) for name, first, last in marks],
         }
 
