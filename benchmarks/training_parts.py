@@ -11,7 +11,7 @@ All in one process and by turns, so that a processor that gets hot, and slower, 
     watched   and the loss of the step before is waited for when a step has begun, as training does it
 
 Beside them, what the host takes for one step: to read a batch, to place it, to begin a step. `--save` saves, then shows
-every step until the checkpoint is on the disk, and what the host took for it; `--kernels` shows those that take longer on
+every step until the checkpoint is on the disk, and what the host took for it; `--kernels` those that take longer on
 text than on even tokens.
 """
 
@@ -66,7 +66,7 @@ class Parts:
         """Takes the steps of a round."""
         loss = before = None
         for batch in itertools.islice(batches, self.steps):
-            loss = self.timed("begin", lambda: self.step(batch))  # noqa: B023
+            loss = self.step(batch)
             if is_watched and before is not None:
                 _value(before)
             before = loss
@@ -74,7 +74,7 @@ class Parts:
 
     def step(self, batch: Any) -> Any:
         """Begins a step, and returns its loss."""
-        self.state, measured = self.run.step(self.state, batch, self.key)
+        self.state, measured = self.timed("begin", lambda: self.run.step(self.state, batch, self.key))
         return measured["loss"]
 
     def read(self) -> Iterator[Any]:
