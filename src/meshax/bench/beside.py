@@ -75,10 +75,19 @@ def in_turns(programs: Sequence[str], step: Step, turns: int, steps: int, profil
 
 
 def together(measurements: Sequence[Measurement]) -> Measurement:
-    """Returns the measurements of one program as one: all rounds, and the first one's compiling and profile."""
+    """Returns the measurements of one program as one: all rounds, the median of compiling, and the first one's profile.
+
+    The first process on a machine compiles longer, whichever program it has: what it reads is not in memory yet.
+    """
     rounds = tuple(seconds for m in measurements for seconds in m.rounds)
-    peak = max(m.peak_bytes for m in measurements)
-    return dataclasses.replace(measurements[0], rounds=rounds, seconds=statistics.median(rounds), peak_bytes=peak)
+    return dataclasses.replace(
+        measurements[0],
+        rounds=rounds,
+        seconds=statistics.median(rounds),
+        compile_seconds=statistics.median(m.compile_seconds for m in measurements),
+        trace_seconds=statistics.median(m.trace_seconds for m in measurements),
+        peak_bytes=max(m.peak_bytes for m in measurements),
+    )
 
 
 def main() -> None:
