@@ -98,7 +98,8 @@ def replicate(x: Array, axes: Sequence[str]) -> Array:
 
 
 def _widened(x: Array, reduce: Callable[[Array], Array]) -> Array:
-    return reduce(x.astype(summing_dtype(x.dtype))).astype(x.dtype)
+    wide = summing_dtype(x.dtype)
+    return reduce(x) if wide == x.dtype else reduce(x.astype(wide)).astype(x.dtype)
 
 
 def gather(x: Array, axes: Axes, position: int, *, copies: bool, transient: bool = False) -> Array:

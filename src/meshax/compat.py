@@ -20,7 +20,7 @@ _NONE: frozenset[str] = frozenset()
 
 def varying_axes(x: Any) -> frozenset[str]:
     """Returns the mesh axes over which JAX's type lets a value, or one of such a type, differ between processors."""
-    manual_type = x.mat if hasattr(x, "mat") else getattr(jax.typeof(x), "mat", None)
+    manual_type = getattr(getattr(x, "aval", x), "mat", None)
     return manual_type.varying if manual_type is not None else _NONE
 
 

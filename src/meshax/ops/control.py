@@ -147,7 +147,8 @@ def _loop_dim(leaves: list[Any], over: DimLike) -> Dim:
 
 def _leading(x: Tensor, dim: Dim) -> Array:
     """Returns the array as stored, but whole along the dim, which comes first."""
-    return jnp.moveaxis(moved(x, current().placement(x.dims, x.role).whole((dim,))), x.dims.index(dim), 0)
+    array = moved(x, current().placement(x.dims, x.role).whole((dim,)))
+    return array if x.dims[0] == dim else jnp.moveaxis(array, x.dims.index(dim), 0)
 
 
 def slices_along(tree: Any, over: DimLike) -> list[Any]:

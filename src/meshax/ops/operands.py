@@ -125,7 +125,7 @@ def align(x: Array, shape: Dims, placement: Placement) -> Array:
     if shared != list(shape):
         x = jnp.transpose(x, [shape.index(dim) for dim in shared])
     if len(shared) < len(result):
-        x = jnp.expand_dims(x, [i for i, dim in enumerate(result) if dim not in shape])
+        x = jax.lax.expand_dims(x, [i for i, dim in enumerate(result) if dim not in shape])
         for dim in without(placement.uneven, shape):
             written = [placement.block(d) if d == dim else n for d, n in zip(result, x.shape, strict=True)]
             x = fill_padding(jnp.broadcast_to(x, written), placement, (dim,))

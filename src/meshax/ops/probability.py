@@ -6,7 +6,7 @@ from ..dim import DimLike, Dims, DimsLike, find, show
 from ..errors import DtypeError, ShapeError
 from ..tensors import Tensor, check_tensor, settle
 from .creation import arange
-from .elementwise import exp, isfinite, isnan, log, square, stop_gradient, where
+from .elementwise import apply, exp, log, square, stop_gradient, where
 from .indexing import places_along
 from .reduction import max, mean, reduced_dims, sum
 
@@ -26,7 +26,7 @@ def logsumexp(x: Tensor, over: DimsLike | None = None) -> Tensor:
 def _finite_max(x: Tensor, dims: Dims) -> Tensor:
     """Returns the maximum to subtract before exponentials; an infinite one would make NaN of them."""
     top = max(stop_gradient(x), dims)  # in this order, nothing is computed for a derivative of the maximum
-    return where(isfinite(top) | isnan(top), top, 0.0)
+    return apply(lambda top: jnp.where(jnp.isinf(top), 0, top), (top,), "max")
 
 
 def softmax(x: Tensor, over: DimsLike) -> Tensor:
