@@ -57,7 +57,7 @@ def as_line(one: Any, turn: int) -> dict[str, Any]:
     """Returns a measurement as it is kept."""
     return {
         "program": one.program, "preset": one.name, "slots": one.slots, "turn": turn, "flags": "",
-        "context": one.context, "tokens": one.tokens, "device": one.device, "bound_ms": one.bound * 1e3,
+        "context": one.context, "tokens": one.tokens, "device": one.device, "bound_ms": one.bound and one.bound * 1e3,
         "rounds_ms": [seconds * 1e3 for seconds in one.rounds], "first_ms": one.first_token_seconds * 1e3,
         "kernels_ms": {kind: seconds * 1e3 for kind, seconds in one.kernels.items()},
         "peak_gib": one.peak_bytes / 2**30,

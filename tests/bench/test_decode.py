@@ -34,7 +34,8 @@ def test_a_measurement(ours):
     assert ours.longest[0].seconds >= ours.longest[-1].seconds and any("layers.py" in one.op for one in ours.longest)
     assert ours.first_token_seconds > ours.seconds
     data = json.loads(json.dumps(ours.as_dict()))
-    assert data["share"] == pytest.approx(ours.share) and data["tokens_per_second"] == pytest.approx(2 / ours.seconds)
+    assert data["share"] is data["bound"] is None  # processors that share cores
+    assert data["tokens_per_second"] == pytest.approx(2 / ours.seconds)
 
 
 @pytest.mark.exhaustive
@@ -43,7 +44,9 @@ def test_the_bound(ours):
     matrices = 4 * 128 * 8 * 16 + 2 * 128 * 64 + 128 * 64
     assert ours.weight_bytes == 4 * (matrices / 2 + 3 * 128)
     assert ours.cache_bytes == 4 * 2 * 2 * 20 * 8 * 16 / 2
-    assert ours.bound == pytest.approx((ours.weight_bytes + ours.cache_bytes) / ours.bandwidth)
+    known = dataclasses.replace(ours, bandwidth=2e9)
+    assert known.bound == pytest.approx((ours.weight_bytes + ours.cache_bytes) / 2e9)
+    assert known.share == pytest.approx(known.bound / ours.seconds)
 
 
 @pytest.mark.exhaustive

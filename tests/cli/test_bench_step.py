@@ -1,5 +1,6 @@
 """`meshax bench step`: the table, the JSON, and what is refused."""
 
+import dataclasses
 import json
 
 import pytest
@@ -38,6 +39,11 @@ def test_tables_fit_the_terminal(monkeypatch):
     assert max(map(len, lines[2:-1])) <= 60
     assert "meshax: step 500.0 ms, tokens/s 256, utilization 20.0%, peak" in lines
     assert "ms of a step  products  collectives  idle" in lines
+
+
+def test_a_peak_that_nobody_knows():
+    text = bench_step.as_text([dataclasses.replace(MEASURED, peak_flops=0.0)], "6 x")
+    assert text.startswith(TABLE.replace("  20.0%", "unknown"))
 
 
 def test_the_table(capsys, monkeypatch):

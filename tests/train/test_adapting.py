@@ -1,11 +1,13 @@
 """A mesh and a layout for the processors that there are."""
 
 import io
+from types import SimpleNamespace
 
 import jax
 import pytest
 from rich.console import Console
 
+import meshax as mx
 from meshax.launch.peers import Peers
 from meshax.train import adapting
 from meshax.train.adapting import adapted
@@ -46,3 +48,17 @@ def test_the_first_process_searches_and_tells_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(adapting, "search", lambda *_, **__: 1 / 0)
     config = adapted(small(tmp_path, mesh="auto"), Second(), quiet())
     assert (config.mesh, config.layout) == ("data:3 model:1", "batch:data")
+
+
+def test_processors_that_nobody_knows_are_said(tmp_path, monkeypatch):
+    asked = {}
+    found = SimpleNamespace(layout=mx.Layout("batch:data"), mesh=SimpleNamespace(axes={"data": 8}))
+    monkeypatch.setattr(adapting, "of_device", lambda kind: None)
+    monkeypatch.setattr(adapting, "search", lambda *_, **options: asked.update(options) or [found])
+    console = quiet()
+    assert adapted(small(tmp_path, mesh="auto", model_=TINY), Peers(), console).mesh == "data:8"
+    assert asked["hardware"].name == "cpu"
+    assert console.file.getvalue().splitlines() == [
+        "nothing is known of a cpu: searching with what a cpu can do. Measure this one: meshax bench calibrate",
+        "mesh and layout for 8 processors: data:8, batch:data",
+    ]

@@ -8,6 +8,7 @@ import pytest
 
 import meshax as mx
 from meshax.launch.peers import Peers
+from meshax.plan.cost.hardware import KNOWN
 from meshax.train import watch as module
 from meshax.train.config import TrainConfig
 from meshax.train.loss_guard import Guard
@@ -32,6 +33,7 @@ def watched(monkeypatch, tmp_path):
     """A watch over a run of 8 steps that is not there, its clock, and what it has read."""
     clock, rows, readings = Clock(), [], []
     monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "of_device", lambda kind: KNOWN["h200"])
     report = types.SimpleNamespace(utilization=lambda machine: 0.5, seconds=lambda machine: 2.0)
     run = types.SimpleNamespace(
         config=TrainConfig(steps=8, log_every=2, optimizer=OPTIMIZER), unit="token", peers=Peers()
@@ -68,6 +70,17 @@ def test_a_reading(watched):
         {"loss": 6.0, "rate": readings[1].rate, "norm": 3.0, "tokens_per_second": 15.0, "utilization": 0.25}
         | {"memory_bytes": readings[1].memory, "seconds_left": 16.0, "batches_read": 104},
     )
+
+
+@pytest.mark.parametrize("machine", [None, KNOWN["cpu"]])
+def test_no_share_of_a_peak_that_nobody_knows(watched, monkeypatch, machine):
+    monkeypatch.setattr(module, "of_device", lambda kind: machine)
+    watch, clock, _, readings = watched
+    watch = Watch(watch.run, watch.display, watch.metrics, watch.guard, 0)
+    for step in (1, 2, 3):
+        watch.saw(step, measured(1.0), {})
+        clock.now += 4.0
+    assert [(reading.step, reading.utilization) for reading in readings] == [(2, 0.0)]
 
 
 def test_the_last_step_is_read_whatever_its_number(watched):

@@ -20,7 +20,7 @@ def measure_jax(step: Step, rounds: int, steps: int, profile: bool) -> Measureme
 
     from ..mesh import Mesh
     from ..models.contract import parameter_count
-    from ..plan.cost.hardware import of_device
+    from ..plan.cost.hardware import peak_of_device
     from ..train.step import compiler_options
     from . import plain_jax
 
@@ -52,7 +52,7 @@ def measure_jax(step: Step, rounds: int, steps: int, profile: bool) -> Measureme
     return Measurement(
         "jax", parameter_count(config), batch * length, statistics.median(timed), timed, end - middle, middle - begin,
         int((device.memory_stats() or {}).get("peak_bytes_in_use", 0)), needed_flops(config, batch, length),
-        of_device(device.device_kind).peak(jnp.dtype(config.dtype)), loss, device.device_kind, kernels,
+        peak_of_device(device.device_kind, jnp.dtype(config.dtype)), loss, device.device_kind, kernels,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from ..models.contract import parameter_count
 from ..models.fields import with_fields
 from ..models.presets import preset
 from ..nn.cache import KeyValues
-from ..plan.cost.hardware import of_device
+from ..plan.cost.hardware import bandwidth_of_device
 from ..plan.search.named_layouts import find_layout
 from ..program import spmd
 from .kernel_times import Took, kinds_of, longest, profiled, time_by_kind
@@ -100,21 +100,21 @@ class Measurement:
     start_seconds: float  # until all is compiled and the first round is done
     weight_bytes: float  # that a processor reads for a token
     cache_bytes: float  # likewise
-    bandwidth: float  # of a processor, bytes a second
+    bandwidth: float  # of a processor, bytes a second; 0: unknown
     peak_bytes: int  # 0: this machine does not say
     device: str
     kernels: dict[str, float] = field(default_factory=dict)  # seconds of a token by kind
     longest: tuple[Took, ...] = ()  # kernels
 
     @property
-    def bound(self) -> float:
-        """The seconds that reading takes at least: see `FORMULA`."""
-        return (self.weight_bytes + self.cache_bytes) / self.bandwidth
+    def bound(self) -> float | None:
+        """The seconds that reading takes at least, if the bandwidth is known: see `FORMULA`."""
+        return (self.weight_bytes + self.cache_bytes) / self.bandwidth if self.bandwidth else None
 
     @property
-    def share(self) -> float:
-        """What part of the bandwidth is reached."""
-        return self.bound / self.seconds
+    def share(self) -> float | None:
+        """What part of the bandwidth is reached, if it is known."""
+        return self.bound / self.seconds if self.bound else None
 
     @property
     def first_token_seconds(self) -> float:
@@ -166,7 +166,7 @@ def measure(decoding: Decoding, rounds: int = 5, profile: bool = True) -> Measur
     measured = Measurement(
         "meshax", decoding.run or decoding.preset, parameter_count(config), decoding.slots, decoding.context, tokens,
         statistics.median(timed), tuple(timed), min(reading), start, weights, cache,
-        of_device(device.device_kind).memory_bandwidth, int((device.memory_stats() or {}).get("peak_bytes_in_use", 0)),
+        bandwidth_of_device(device.device_kind), int((device.memory_stats() or {}).get("peak_bytes_in_use", 0)),
         device.device_kind,
     )  # fmt: skip
     if not profile:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..models.contract import parameter_count
-from ..plan.cost.hardware import of_device
+from ..plan.cost.hardware import bandwidth_of_device
 from . import turns as turns_
 from .decode import Decoding, Measurement, measure, with_profile
 from .kernel_times import Took
@@ -116,7 +116,7 @@ def _measurement(
     return Measurement(
         program, decoding.run or decoding.preset, parameters, decoding.slots, decoding.context, decoding.tokens,
         statistics.median(timed), timed, 0.0, start, float(weights), float(cache),
-        of_device(device).memory_bandwidth, peak, device,
+        bandwidth_of_device(device), peak, device,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..models.contract import parameter_count
-from ..plan.cost.hardware import of_device
+from ..plan.cost.hardware import peak_of_device
 from .step import Measurement, Step, needed_flops
 
 
@@ -53,7 +53,7 @@ def measure_torch(step: Step, rounds: int, steps: int) -> Measurement:
     return Measurement(
         "torch", parameter_count(config), batch * length, statistics.median(timed), timed, compiling, 0.0,
         int(torch.cuda.max_memory_allocated()), needed_flops(config, batch, length),
-        of_device(device).peak("bfloat16"), first, device, {},
+        peak_of_device(device, "bfloat16"), first, device, {},
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from ..models.presets import batch_sizes, preset
 from ..ops import arange, broadcast, ones, where
 from ..ops.randomness import randint
 from ..optim import by_name, clipped
-from ..plan.cost.hardware import of_device
+from ..plan.cost.hardware import peak_of_device
 from ..plan.search.named_layouts import find_layout
 from ..program import put, spmd
 from ..train.step import compiler_options, init_state, make_train_step
@@ -86,15 +86,15 @@ class Measurement:
     trace_seconds: float
     peak_bytes: int  # 0: this machine does not say
     flops: float  # that the model needs, of all processors
-    peak_flops: float  # of all processors
+    peak_flops: float  # of all processors; 0: unknown
     loss: float
     device: str
     kernels: dict[str, float]  # seconds by kind
 
     @property
-    def utilization(self) -> float:
-        """What part of the peak the needed FLOPs reach."""
-        return self.flops / self.seconds / self.peak_flops
+    def utilization(self) -> float | None:
+        """What part of the peak the needed FLOPs reach, if the peak is known."""
+        return self.flops / self.seconds / self.peak_flops if self.peak_flops else None
 
     def as_dict(self) -> dict[str, Any]:
         """Returns it as plain data."""
@@ -143,12 +143,12 @@ def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True) -
         return measured["loss"].array
 
     timed, kernels = timed_rounds(run, rounds, steps, compiled.as_text() if profile else "")
-    stats = jax.devices()[0].memory_stats() or {}
-    machine = of_device(jax.devices()[0].device_kind)
+    device = jax.devices()[0]
     return Measurement(
         "meshax", parameter_count(config), batch * length, statistics.median(timed), timed,
-        end - middle, middle - begin, int(stats.get("peak_bytes_in_use", 0)), needed_flops(config, batch, length),
-        machine.peak(jnp.dtype(config.dtype)) * mesh.size, loss, jax.devices()[0].device_kind, kernels,
+        end - middle, middle - begin, int((device.memory_stats() or {}).get("peak_bytes_in_use", 0)),
+        needed_flops(config, batch, length),
+        peak_of_device(device.device_kind, jnp.dtype(config.dtype)) * mesh.size, loss, device.device_kind, kernels,
     )  # fmt: skip
 
 

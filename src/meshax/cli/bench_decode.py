@@ -113,7 +113,8 @@ def as_text(results: "list[Measurement]", formula: str) -> str:
     if spent := [one for one in results if one.kernels]:
         kinds = list(dict.fromkeys(kind for one in spent for kind in one.kernels))
         lines += ["", *table([["ms of a token", "slots", *kinds], *(_kernels(one, kinds) for one in spent)])]
-    return "\n".join([*lines, "", f"bound: {formula} ({first.bandwidth / 1e12:g} TB/s)"])
+    speed = f"{first.bandwidth / 1e12:g} TB/s" if first.bandwidth else "unknown here"
+    return "\n".join([*lines, "", f"bound: {formula} ({speed})"])
 
 
 def _row(one: "Measurement") -> list[str]:
@@ -121,8 +122,8 @@ def _row(one: "Measurement") -> list[str]:
         one.program,
         str(one.slots),
         f"{one.seconds * 1e3:.3f} ms",
-        f"{one.bound * 1e3:.3f} ms",
-        f"{one.share:.1%}",
+        "unknown" if one.bound is None else f"{one.bound * 1e3:.3f} ms",
+        "unknown" if one.share is None else f"{one.share:.1%}",
         f"{one.slots / one.seconds:,.0f}",
         f"{one.first_token_seconds * 1e3:.1f} ms" if one.first_token_seconds else "",
         f"{one.peak_bytes / 2**30:.1f} GiB" if one.peak_bytes else "unknown",

@@ -98,7 +98,7 @@ def _row(one: "Measurement") -> list[str]:
         one.program,
         f"{one.seconds * 1e3:.1f} ms",
         f"{one.tokens / one.seconds:,.0f}",
-        f"{one.utilization:.1%}",
+        "unknown" if one.utilization is None else f"{one.utilization:.1%}",
         memory,
         f"{one.compile_seconds:.1f} s",
         f"{one.trace_seconds:.1f} s",

@@ -9,7 +9,7 @@ import jax
 from rich.console import Console
 
 from ..launch.peers import Peers
-from ..plan.cost.hardware import of_device
+from ..plan.cost.hardware import find, of_device
 from ..plan.cost.limits import memory_of_device
 from ..plan.search.layout_search import search
 from .config import TrainConfig
@@ -37,6 +37,12 @@ def _search(config: TrainConfig, console: Console) -> dict[str, str]:
     shapes = batch_shapes(model, config.sizes())
     step, args = step_and_shapes(model, config.make_optimizer(), shapes, parts if parts > 1 else None)
     machine = of_device(device.device_kind)
+    if machine is None:
+        machine = find(None)
+        words = f"nothing is known of a {device.device_kind}: searching with what a {machine.name} can do."
+        console.print(
+            f"{words} Measure this one: meshax bench calibrate", highlight=False, markup=False, soft_wrap=True
+        )
     limit = memory_of_device(device, config.memory)
     with console.status("searching") as status:
         best, *_ = search(

@@ -50,7 +50,9 @@ class Watch:
         # What the processors compute for us, they compute now: later it would wait behind a step, and we for it.
         self.rates = np.asarray(run.config.schedule()(np.arange(run.config.steps)))
         machine = of_device(run.mesh.device_kind)
-        self.ideal = run.report.utilization(machine) * run.report.seconds(machine)  # seconds of a step at the peak
+        is_known = machine is not None and machine.platform != "cpu"  # virtual processors share cores, however many
+        # seconds of a step at the peak
+        self.ideal = run.report.utilization(machine) * run.report.seconds(machine) if is_known else 0.0
         self.waiting: Any = None
         self.since, self.last, self.first = time.perf_counter(), first, first + 1
 

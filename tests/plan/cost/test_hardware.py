@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 import meshax as mx
-from meshax.plan.cost.hardware import KNOWN, Hardware, Link, calibrated_path, find, load, of_device
+from meshax.plan.cost.hardware import (
+    KNOWN,
+    Hardware,
+    Link,
+    bandwidth_of_device,
+    calibrated_path,
+    find,
+    load,
+    of_device,
+    peak_of_device,
+)
 from messages import pinned
 
 NODES = Hardware(
@@ -242,11 +252,27 @@ test_messages = pinned(
     {
         "TPU v2": "tpu-v2", "TPU v4": "tpu-v4", "TPU v5 lite": "tpu-v5e", "TPU v5": "tpu-v5p", "TPU v5p": "tpu-v5p",
         "TPU v6 lite": "tpu-v6e", "NVIDIA H200": "h200", "NVIDIA A100-SXM4-80GB": "a100",
-        "NVIDIA H100 80GB HBM3": "h100", "cpu": "cpu", "something new": "cpu",
+        "NVIDIA H100 80GB HBM3": "h100", "cpu": "cpu", "NVIDIA A100-PCIE-40GB": "a100",
     }.items(),
 )  # fmt: skip
 def test_devices_by_jaxs_names(kind, name):
     assert of_device(kind).name == name
+
+
+@pytest.mark.parametrize("kind", ["something new", "NVIDIA GeForce RTX 4090", "NVIDIA H100 PCIe", "NVIDIA GH200 480GB"])
+def test_devices_that_nobody_knows(kind, tmp_path, monkeypatch):
+    """Nothing is a share of another machine's peak; what was calibrated counts for such devices alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert of_device(kind) is None and peak_of_device(kind, "bfloat16") == bandwidth_of_device(kind) == 0
+    calibrated_path().parent.mkdir()
+    calibrated_path().write_text(replace(KNOWN["h200"], name="this", kind=kind).to_json())
+    assert of_device(kind).name == "this" and of_device("another") is None
+    assert peak_of_device(kind, "bfloat16") == 989e12 and bandwidth_of_device(kind) == 4.8e12
+
+
+def test_virtual_processors_have_no_peak():
+    """They share cores: one of one has all of them, one of eight has not."""
+    assert peak_of_device("cpu", "float32") == bandwidth_of_device("cpu") == 0
 
 
 def test_a_program_that_is_launched_as_a_whole(tmp_path):

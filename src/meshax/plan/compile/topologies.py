@@ -92,4 +92,4 @@ def hardware_of(mesh: Mesh) -> Hardware:
     """Returns what the processors of a mesh can do: a topology's, or those of devices that are there."""
     if mesh.topology is not None:
         return find(mesh.topology.partition(":")[0])
-    return find(None) if mesh.platform == CPU else of_device(mesh.device_kind)
+    return (None if mesh.platform == CPU else of_device(mesh.device_kind)) or find(None)

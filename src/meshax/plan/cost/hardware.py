@@ -120,6 +120,9 @@ def _gpu(
 # How JAX calls some TPUs.
 _KINDS = {"tpu v5 lite": "tpu v5e", "tpu v5": "tpu v5p", "tpu v6 lite": "tpu v6e", "tpu v5litepod": "tpu v5e"}
 
+# Words in the names of slower boards with the same chip.
+_OTHER_BOARDS = {"h100": {"pcie", "nvl"}}
+
 # JAX's names, and datasheets: peak TFLOP/s in bfloat16, (GPU) in TF32, memory in GiB (TPU) or GB (GPU), GB/s of memory,
 # GB/s of links in one direction.
 KNOWN: dict[str, Hardware] = {
@@ -171,10 +174,29 @@ def parse_bytes(text: str) -> float:
     return number * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ")
 
 
-def of_device(kind: str) -> Hardware:
-    """Returns the hardware of a device by JAX's name for its kind, as in "NVIDIA H200"; the CPU if we know none."""
-    words = re.split(r"[\s-]+", _KINDS.get(kind.lower(), kind.lower()))
-    return next((h for name, h in KNOWN.items() if all(part in words for part in name.split("-"))), KNOWN["cpu"])
+def of_device(kind: str) -> Hardware | None:
+    """Returns the hardware of a device by JAX's name for its kind, as in "NVIDIA H200".
+
+    That is what its datasheet says, else what was calibrated here on such a device; None if nobody knows.
+    """
+    words = set(re.split(r"[\s-]+", _KINDS.get(kind.lower(), kind.lower())))
+    for name, hardware in KNOWN.items():
+        if words.issuperset(name.split("-")) and not words & _OTHER_BOARDS.get(name, set()):
+            return hardware
+    calibrated = load(calibrated_path()) if calibrated_path().exists() else None
+    return calibrated if calibrated is not None and calibrated.kind == kind else None
+
+
+def peak_of_device(kind: str, dtype: Any) -> float:
+    """Returns the peak FLOP/s of a device, 0 if nobody knows; nobody does of CPUs, whose processors share cores."""
+    hardware = of_device(kind)
+    return 0.0 if hardware is None or hardware.platform == "cpu" else hardware.peak(dtype)
+
+
+def bandwidth_of_device(kind: str) -> float:
+    """Returns the bytes a second that a device reads at most, 0 if nobody knows; see `peak_of_device`."""
+    hardware = of_device(kind)
+    return 0.0 if hardware is None or hardware.platform == "cpu" else hardware.memory_bandwidth
 
 
 def calibrated_path() -> Path:

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from ...mesh import Mesh
-from .hardware import of_device, parse_bytes
+from .hardware import KNOWN, of_device, parse_bytes
 
 
 def memory_of_device(device: Any, size: str = "") -> float:
@@ -12,7 +12,7 @@ def memory_of_device(device: Any, size: str = "") -> float:
     if size:
         return parse_bytes(size)
     stats = device.memory_stats() or {}
-    return float(stats.get("bytes_limit") or of_device(device.device_kind).memory)
+    return float(stats.get("bytes_limit") or (of_device(device.device_kind) or KNOWN["cpu"]).memory)
 
 
 def memory_there(mesh: Mesh) -> float:
