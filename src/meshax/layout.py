@@ -234,9 +234,7 @@ class Setting:
         return self._hash
 
     def __eq__(self, other: object) -> bool:  # JAX asks for every operation that it traces
-        if self is other:
-            return True
-        return isinstance(other, Setting) and (self.mesh, self.layout) == (other.mesh, other.layout)
+        return self is other or (isinstance(other, Setting) and (self.mesh, self.layout) == (other.mesh, other.layout))
 
     @cached_property
     def _rules(self) -> dict[str | None, dict[str, Axes]]:

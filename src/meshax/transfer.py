@@ -108,8 +108,6 @@ class _Move:
     def _suffix(self, short: Sequence[Axes], long: Sequence[Axes], position: int) -> Axes:
         """Returns the axes by which the longer split of a dim refines the shorter one, if its blocks nest."""
         coarse, fine = short[position], long[position]
-        if coarse == fine:
-            return ()
         return fine[len(coarse) :] if refines(self.target.dims[position], self.target.mesh, coarse, fine) else ()
 
     def _block(self, position: int, axes: Axes) -> int:
@@ -127,10 +125,9 @@ class _Move:
 
 def refines(dim: Dim, mesh: Mesh, coarse: Axes, fine: Axes) -> bool:
     """Whether a split of a dim only goes further than another: each block is one of the other, or a part of one."""
-    if fine[: len(coarse)] != coarse:
-        return False
     many, few = mesh.count(fine), mesh.count(coarse)
-    return few == 1 or block_size(dim.size, few) == many // few * block_size(dim.size, many)
+    nests = few == 1 or block_size(dim.size, few) == many // few * block_size(dim.size, many)
+    return fine[: len(coarse)] == coarse and nests
 
 
 def pad_to(x: Array, position: int, size: int) -> Array:

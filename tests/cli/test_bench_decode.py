@@ -38,7 +38,7 @@ def test_the_table():
 
 def test_each_number_of_slots(capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr("meshax.bench.decode.measure", lambda *what: asked.append(what) or MEASURED)
+    monkeypatch.setattr("meshax.bench.decode.measure", lambda *what, say: asked.append(what) or MEASURED)
     assert main(["bench", "decode", "--slots", "1,8", "--context", "128", "--model.layers", "1", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert [one["share"] for one in data["measurements"]] == [0.5, 0.5]

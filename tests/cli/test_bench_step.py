@@ -7,6 +7,7 @@ import pytest
 
 from meshax.bench.step import Measurement, Step
 from meshax.cli import bench_step, main
+from meshax.errors import ArgumentError
 
 SMALL = ["bench", "step", "--batch", "8", "--length", "16", "--rounds", "1", "--steps", "1"]
 
@@ -48,11 +49,29 @@ def test_a_peak_that_nobody_knows():
 
 def test_the_table(capsys, monkeypatch):
     asked = []
-    monkeypatch.setattr("meshax.bench.step.measure", lambda *what: asked.append(what) or MEASURED)
+    monkeypatch.setattr("meshax.bench.step.measure", lambda *what, say: asked.append(what) or MEASURED)
     assert main([*SMALL, "--mesh", "data:2 model:4", "--layout", "data+model", "--keep", "nothing"]) == 0
     assert capsys.readouterr().out.startswith(TABLE)
     step = Step("tiny", 8, 16, mesh="data:2 model:4", layout="data+model", keep="nothing")
     assert asked == [(step, 1, 1)]
+
+
+def test_what_was_measured_is_reported_whoever_fails(capsys, monkeypatch):
+    def in_turns(programs, step, turns, steps, profile, say, limit):
+        assert (programs, turns, steps, limit) == (("meshax", "jax", "torch"), 1, 1, 90.0)
+        say("torch: compiling")
+        yield MEASURED
+        raise ArgumentError("the program 'torch' gave no answer in 90 seconds.")
+
+    monkeypatch.setattr("meshax.bench.beside.in_turns", in_turns)
+    assert main([*SMALL, "--beside", "jax,torch", "--limit", "90", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert [one["program"] for one in json.loads(out)["measurements"]] == ["meshax"]
+    assert err.splitlines() == [
+        "torch: compiling",
+        "meshax: 500.000 ms",
+        "meshax: the program 'torch' gave no answer in 90 seconds.",
+    ]
 
 
 @pytest.mark.exhaustive
@@ -70,6 +89,8 @@ def test_beside_by_hand(capsys):
         (["--beside", "tensorflow"], "there is no program 'tensorflow'."),
         (["--beside", "jax", "--mesh", "data:8"], "programs by hand run on one processor."),
         (["--beside", "jax", "--packed"], "programs by hand pack nothing."),
+        (["--limit", "60"], "--limit is 60."),
+        (["--limit", "-1", "--beside", "jax"], "--limit is -1."),
         (["--preset", "tinny"], "there is no preset 'tinny'."),
         (["--layers-as", "spun"], "there is no way 'spun' to go through layers."),
     ],

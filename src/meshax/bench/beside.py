@@ -11,9 +11,10 @@ from typing import Any
 
 from . import turns as turns_
 from .step import Measurement, Step, measure, needed_flops, timed_rounds
+from .turns import Say, in_silence
 
 
-def measure_jax(step: Step, rounds: int, steps: int, profile: bool) -> Measurement:
+def measure_jax(step: Step, rounds: int, steps: int, profile: bool, say: Say = in_silence) -> Measurement:
     """Measures the program by hand."""
     import jax
     import jax.numpy as jnp
@@ -27,17 +28,21 @@ def measure_jax(step: Step, rounds: int, steps: int, profile: bool) -> Measureme
     config, (batch, length) = step.model(), step.sizes()
     keep = config.keep if config.keep in plain_jax.REMAT else "everything"
     model = plain_jax.sized_as(config, keep=keep, attention="cudnn" if jax.default_backend() == "gpu" else "xla")
+    say("drawing the parameters")
     w: Any = jax.jit(model.init)(jax.random.key(0))
     state = plain_jax.adafactor_state(w)
     tokens = jax.random.randint(jax.random.key(1), (batch, length), 2, config.vocab)
     flags = compiler_options(Mesh("device:1"))
     jitted = jax.jit(plain_jax.train_step(model), donate_argnums=(0, 1), compiler_options=flags or None)
     jax.block_until_ready((w, state, tokens))
+    say("tracing")
     begin = time.perf_counter()
     traced = jitted.trace(w, state, 0, tokens, tokens)
     middle = time.perf_counter()
+    say(f"traced in {middle - begin:.1f} s, compiling")
     compiled = traced.lower().compile()
     end = time.perf_counter()
+    say(f"compiled in {end - middle:.1f} s, running")
     w, state, value = compiled(w, state, 0, tokens, tokens)
     loss = float(value)
 
@@ -56,21 +61,31 @@ def measure_jax(step: Step, rounds: int, steps: int, profile: bool) -> Measureme
     )  # fmt: skip
 
 
-def measure_program(program: str, step: Step, rounds: int, steps: int, profile: bool) -> Measurement:
+def measure_program(
+    program: str, step: Step, rounds: int, steps: int, profile: bool, say: Say = in_silence
+) -> Measurement:
     """Measures one of `turns.PROGRAMS` in this process."""
     if program == "meshax":
-        return measure(step, rounds, steps, profile)
+        return measure(step, rounds, steps, profile, say)
     if program == "jax":
-        return measure_jax(step, rounds, steps, profile)
+        return measure_jax(step, rounds, steps, profile, say)
     from .plain_torch import measure_torch
 
-    return measure_torch(step, rounds, steps)
+    return measure_torch(step, rounds, steps, say)
 
 
-def in_turns(programs: Sequence[str], step: Step, turns: int, steps: int, profile: bool) -> Iterator[Measurement]:
-    """Measures programs one after the other, several times, each in a process of its own."""
+def in_turns(
+    programs: Sequence[str],
+    step: Step,
+    turns: int,
+    steps: int,
+    profile: bool,
+    say: Say = in_silence,
+    limit: float = 0.0,
+) -> Iterator[Measurement]:
+    """Measures programs one after the other, several times, each in a process of its own: see `turns.in_turns`."""
     asked = {"step": dataclasses.asdict(step), "steps": steps}
-    for measured in turns_.in_turns(__name__, programs, asked, turns, profile):
+    for measured in turns_.in_turns(__name__, programs, asked, turns, profile, say, limit):
         yield Measurement(**measured)
 
 
@@ -93,7 +108,9 @@ def together(measurements: Sequence[Measurement]) -> Measurement:
 def main() -> None:
     """Measures what standard input asks for, and prints it."""
     turns_.answer(
-        lambda asked: measure_program(asked["program"], Step(**asked["step"]), 1, asked["steps"], asked["profile"])
+        lambda asked, say: measure_program(
+            asked["program"], Step(**asked["step"]), 1, asked["steps"], asked["profile"], say
+        )
     )
 
 

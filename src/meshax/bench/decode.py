@@ -29,6 +29,7 @@ from ..plan.search.named_layouts import find_layout
 from ..program import spmd
 from .kernel_times import Took, kinds_of, longest, profiled, time_by_kind
 from .step import plain
+from .turns import Say, in_silence
 
 FORMULA = (
     "the bytes of the weights without the input embedding, and of the keys and values of (context + tokens) positions "
@@ -127,19 +128,21 @@ class Measurement:
         return {**asdict(self), **own, "tokens_per_second": self.slots / self.seconds}
 
 
-def measure(decoding: Decoding, rounds: int = 5, profile: bool = True) -> Measurement:
+def measure(decoding: Decoding, rounds: int = 5, profile: bool = True, say: Say = in_silence) -> Measurement:
     """Compiles and runs the engine.
 
     Args:
         decoding: what to measure.
         rounds: of which the median counts.
         profile: whether to look where the time goes, too.
+        say: hears what is being done.
     """
     config, tokens = decoding.model(), decoding.tokens
     mesh = Mesh(decoding.mesh or f"model:{len(jax.devices())}")
     rules = decoding.layout if mesh.size > 1 else "none"
     layout = find_layout(rules, mesh, known=config.glossary, sizes=config.sizes())
     begin = time.perf_counter()
+    say("reading the weights" if decoding.run else "drawing the weights")
     model = _restored(decoding, mesh, layout) if decoding.run else _random(config, mesh, layout)
     engine = Engine(model, mesh, layout, slots=decoding.slots, places=decoding.places, page=decoding.page, chunk=tokens)
     draw = np.random.default_rng(0)
@@ -157,8 +160,10 @@ def measure(decoding: Decoding, rounds: int = 5, profile: bool = True) -> Measur
         engine.turn()
         return (time.perf_counter() - begin) / tokens
 
+    say("compiling, and running once")
     timed_turn()
     start = time.perf_counter() - begin
+    say(f"ran after {start:.1f} s, measuring")
     reading = [_filled(engine, prompts[0])[0] for _ in range(3)]
     timed = [timed_turn() for _ in range(rounds)]
     weights, cache = _bytes_read(engine, config)

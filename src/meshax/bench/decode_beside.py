@@ -17,22 +17,24 @@ from . import turns as turns_
 from .decode import Decoding, Measurement, measure, with_profile
 from .kernel_times import Took
 from .plain_jax_decode import PlainDecoder, decoder_like
+from .turns import Say, in_silence
 
 
-def measure_program(program: str, decoding: Decoding, rounds: int, profile: bool) -> Measurement:
+def measure_program(program: str, decoding: Decoding, rounds: int, profile: bool, say: Say = in_silence) -> Measurement:
     """Measures one of `turns.PROGRAMS` in this process."""
     if program == "meshax":
-        return measure(decoding, rounds, profile)
-    return (measure_jax if program == "jax" else measure_torch)(decoding, rounds, profile)
+        return measure(decoding, rounds, profile, say)
+    return (measure_jax if program == "jax" else measure_torch)(decoding, rounds, profile, say)
 
 
-def measure_jax(decoding: Decoding, rounds: int, profile: bool) -> Measurement:
+def measure_jax(decoding: Decoding, rounds: int, profile: bool, say: Say = in_silence) -> Measurement:
     """Measures the program by hand."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
     model, begin = decoder_like(decoding.model()), time.perf_counter()
+    say("drawing the weights")
     w: Any = jax.jit(model.init)(jax.random.key(0))
     cache = jax.jit(partial(model.empty_cache, decoding.slots, decoding.places))()
     token, at = jnp.zeros(decoding.slots, jnp.int32), jnp.int32(decoding.context - 1)
@@ -50,7 +52,7 @@ def measure_jax(decoding: Decoding, rounds: int, profile: bool) -> Measurement:
         queued.append(queue())
         np.asarray(queued.pop(0))
 
-    timed, start = _timed(turn, begin, rounds, decoding.tokens)
+    timed, start = _timed(turn, begin, rounds, decoding.tokens, say)
     np.asarray(queued.pop())
     device = jax.devices()[0]
     peak = int((device.memory_stats() or {}).get("peak_bytes_in_use", 0))
@@ -58,7 +60,7 @@ def measure_jax(decoding: Decoding, rounds: int, profile: bool) -> Measurement:
     return with_profile(measured, lambda: np.asarray(queue()), compiled.as_text() or "") if profile else measured
 
 
-def measure_torch(decoding: Decoding, rounds: int, profile: bool) -> Measurement:
+def measure_torch(decoding: Decoding, rounds: int, profile: bool, say: Say = in_silence) -> Measurement:
     """Measures the PyTorch program on the first GPU; it has no profile."""
     try:
         import torch
@@ -83,16 +85,20 @@ def measure_torch(decoding: Decoding, rounds: int, profile: bool) -> Measurement
                 written.append(token)
             torch.stack(written).cpu()
 
-        timed, start = _timed(turn, begin, rounds, decoding.tokens)
+        timed, start = _timed(turn, begin, rounds, decoding.tokens, say)
     peak = int(torch.cuda.max_memory_allocated())
     return _measurement("torch", decoding, model, timed, start, torch.cuda.get_device_name(0), peak)
 
 
-def _timed(turn: Callable[[], None], begin: float, rounds: int, tokens: int) -> tuple[tuple[float, ...], float]:
+def _timed(
+    turn: Callable[[], None], begin: float, rounds: int, tokens: int, say: Say
+) -> tuple[tuple[float, ...], float]:
     """Returns the seconds of a token in each round, and those until two rounds before them are done."""
+    say("compiling, and running twice")
     turn()
     turn()
     start, timed = time.perf_counter() - begin, []
+    say(f"ran after {start:.1f} s, measuring")
     for _ in range(rounds):
         begin = time.perf_counter()
         turn()
@@ -121,11 +127,17 @@ def _measurement(
 
 
 def in_turns(
-    programs: Sequence[str], decoding: Decoding, turns: int, rounds: int, profile: bool
+    programs: Sequence[str],
+    decoding: Decoding,
+    turns: int,
+    rounds: int,
+    profile: bool,
+    say: Say = in_silence,
+    limit: float = 0.0,
 ) -> Iterator[Measurement]:
-    """Measures programs one after the other, several times, each in a process of its own."""
+    """Measures programs one after the other, several times, each in a process of its own: see `turns.in_turns`."""
     asked = {"decoding": asdict(decoding), "rounds": rounds}
-    for measured in turns_.in_turns(__name__, programs, asked, turns, profile):
+    for measured in turns_.in_turns(__name__, programs, asked, turns, profile, say, limit):
         yield read(measured)
 
 
@@ -144,8 +156,8 @@ def together(measurements: Sequence[Measurement]) -> Measurement:
 def main() -> None:
     """Measures what standard input asks for, and prints it."""
     turns_.answer(
-        lambda asked: measure_program(
-            asked["program"], Decoding(**asked["decoding"]), asked["rounds"], asked["profile"]
+        lambda asked, say: measure_program(
+            asked["program"], Decoding(**asked["decoding"]), asked["rounds"], asked["profile"], say
         )
     )
 

@@ -11,9 +11,10 @@ from ..errors import ArgumentError
 from ..models.contract import parameter_count
 from ..plan.cost.hardware import peak_of_device
 from .step import Measurement, Step, needed_flops
+from .turns import Say, in_silence
 
 
-def measure_torch(step: Step, rounds: int, steps: int) -> Measurement:
+def measure_torch(step: Step, rounds: int, steps: int, say: Say = in_silence) -> Measurement:
     """Measures the program on the first GPU."""
     try:
         import torch
@@ -35,9 +36,11 @@ def measure_torch(step: Step, rounds: int, steps: int) -> Measurement:
         optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
+    say("compiling")
     begin = time.perf_counter()
     first = float(once())
     compiling = time.perf_counter() - begin
+    say(f"compiled in {compiling:.1f} s, running")
     once().item()
 
     def run() -> float:

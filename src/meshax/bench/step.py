@@ -27,6 +27,7 @@ from ..plan.search.named_layouts import find_layout
 from ..program import put, spmd
 from ..train.step import compiler_options, init_state, make_train_step
 from .kernel_times import kinds_of, profiled, time_by_kind
+from .turns import Say, in_silence
 
 FORMULA = "6 x (parameters - embedding) x tokens + 6 x layers x length x heads x d_kv x tokens (attention, causal)"
 
@@ -109,7 +110,7 @@ def needed_flops(config: Any, batch: int, length: int) -> float:
     return products + 6 * config.layers * length * config.heads * config.d_kv * tokens
 
 
-def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True) -> Measurement:
+def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True, say: Say = in_silence) -> Measurement:
     """Compiles and runs the step.
 
     Args:
@@ -117,6 +118,7 @@ def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True) -
         rounds: of which the median counts.
         steps: of a round.
         profile: whether to look where the time goes, too.
+        say: hears what is being done.
     """
     config, (batch, length) = step.model(), step.sizes()
     mesh = Mesh(step.mesh or f"data:{len(jax.devices())}")
@@ -124,15 +126,19 @@ def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True) -
     layout = find_layout(*rules, known=known, sizes=config.sizes(), rings=step.rings)
     optimizer = clipped(by_name(step.optimizer, 0.01), 1.0)
     program = spmd(make_train_step(optimizer), mesh, layout, 0, compiler_options(mesh))
+    say("drawing the parameters")
     state = spmd(lambda: init_state(config.make, optimizer, jax.random.key(0)), mesh, layout)()
     data = spmd(lambda: _batch(config, batch, length, step.packed), mesh, layout)()
     key = put(jax.random.key(2), mesh, layout)
     jax.block_until_ready((state, data))  # or compiling, which tries kernels, would wait for them
+    say("tracing")
     begin = time.perf_counter()
     traced = program.trace(state, data, key)
     middle = time.perf_counter()
+    say(f"traced in {middle - begin:.1f} s, compiling")
     compiled = traced.lower().compile()
     end = time.perf_counter()
+    say(f"compiled in {end - middle:.1f} s, running")
     (state, measured), _ = compiled(state, data, key)
     loss = float(measured["loss"])
 

@@ -1,12 +1,16 @@
 """Programs measured in turns, each in a process of its own: all meet the machine in the same moods, and alone.
 
 A module that measures programs calls `answer` where it is run as one; whoever wants them measured calls `in_turns`.
+What a program is doing is said as it goes: on a machine that is rented by the minute, silence is expensive.
 """
 
 import dataclasses
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,14 +18,26 @@ from ..errors import ArgumentError, MeshaxError
 from ..interrupts import undoing
 
 PROGRAMS = ("meshax", "jax", "torch")
+Say = Callable[[str], None]  # takes a few words on what is being done
+
+
+def in_silence(words: str) -> None:
+    """Says nothing."""
 
 
 def in_turns(
-    module: str, programs: Sequence[str], asked: Mapping[str, Any], turns: int, profile: bool
+    module: str,
+    programs: Sequence[str],
+    asked: Mapping[str, Any],
+    turns: int,
+    profile: bool,
+    say: Say = in_silence,
+    limit: float = 0.0,
 ) -> Iterator[dict[str, Any]]:
     """Measures programs one after the other, several times, and yields what the processes say.
 
-    What a profile costs is paid in the first turn only.
+    What a profile costs is paid in the first turn only. A program that fails has no further turns; it is an error, once
+    the others are measured.
 
     Args:
         module: what the processes run.
@@ -29,35 +45,75 @@ def in_turns(
         asked: what else they are told, as JSON has it.
         turns: how often each is measured.
         profile: whether to look where the time goes, too.
+        say: hears what the programs are doing.
+        limit: the seconds that a process may take; 0: as many as it likes.
     """
+    failed: dict[str, str] = {}
     for turn in range(turns):
-        for program in programs:
-            question = json.dumps({"program": program, "profile": profile and not turn, **asked})
-            said, status = _run(module, question)
-            if status:
-                raise ArgumentError(
-                    f"the program {program!r} could not be measured.", fix="see its own message above, or leave it out."
-                )
-            yield json.loads(said.splitlines()[-1])
+        for program in (name for name in programs if name not in failed):
+            question = {"program": program, "profile": profile and not turn, **asked}
+            said, problem = _ask(module, question, say, limit)
+            if problem:
+                failed[program] = problem
+                say(f"{program} {problem}")
+            else:
+                yield said
+    if failed:
+        raise ArgumentError(
+            "not every program could be measured.",
+            values="; ".join(f"{program!r} {problem}" for program, problem in failed.items()),
+            fix="see its own message above, or leave it out.",
+        )
 
 
-def _run(module: str, question: str) -> tuple[str, int]:
-    """Asks another process, and returns what it says and its status; Ctrl-C is for this one, and ends both."""
+def _ask(module: str, question: dict[str, Any], say: Say, limit: float) -> tuple[dict[str, Any], str]:
+    """Asks another process; returns its answer, and what went wrong. Ctrl-C is for this one, and ends both."""
     command, pipe = [sys.executable, "-m", module], subprocess.PIPE
-    with (
-        subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as child,
-        undoing(child.kill),
-    ):
-        try:
-            return child.communicate(question)[0], child.wait()
-        finally:
-            child.kill()
+    answer: dict[str, Any] = {}
+    late = threading.Event()
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as child:
+
+        def end() -> None:  # with what it has started: torch compiles in processes of its own
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+
+        def end_late() -> None:
+            late.set()
+            end()
+
+        alarm = threading.Timer(limit, end_late)
+        with undoing(end):
+            try:
+                if limit:
+                    alarm.start()
+                child.stdin.write(json.dumps(question))  # type: ignore[union-attr]
+                child.stdin.close()  # type: ignore[union-attr]
+                for line in child.stdout:  # type: ignore[union-attr]
+                    answer = _read(line) or answer
+                    if "doing" in answer:
+                        say(f"{question['program']}: {answer.pop('doing')}")
+                status = child.wait()
+            finally:
+                alarm.cancel()
+                end()
+    if late.is_set():
+        return {}, f"gave no answer in {limit:g} seconds"
+    return answer, "failed" if status or not answer else ""
 
 
-def answer(measure: Callable[[dict[str, Any]], Any]) -> None:
-    """Measures what standard input asks for, and prints it."""
+def _read(line: str) -> dict[str, Any]:
+    """Returns what a line says, if it is one of ours: libraries print, too."""
     try:
-        measurement = measure(json.load(sys.stdin))
+        data = json.loads(line)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def answer(measure: Callable[[dict[str, Any], Say], Any]) -> None:
+    """Measures what standard input asks for, says what it is doing, and prints the measurement: lines of JSON."""
+    try:
+        measurement = measure(json.load(sys.stdin), lambda words: print(json.dumps({"doing": words}), flush=True))
     except MeshaxError as error:
         sys.exit(f"meshax: {error}")
     print(json.dumps(dataclasses.asdict(measurement)))

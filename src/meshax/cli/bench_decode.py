@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from .bench_step import table
+from ..errors import MeshaxError
+from .beside import BesideOption, LimitOption, check_beside, listed, measured_beside, table
 from .model_options import ModelGroup, ModelOptions, given_fields
-from .options import Reporting, UsageError, progress_console, usage, use_processors
+from .options import Reporting, UsageError, usage, use_processors
 
 if TYPE_CHECKING:
     from ..bench.decode import Decoding, Measurement
@@ -37,10 +38,8 @@ class BenchDecode(Reporting):
     dtype: Annotated[str, arg(metavar="DTYPE", help="Of weights and products; none: the preset's.")] = ""
     rounds: Annotated[int, arg(metavar="N", help="Rounds of which the median counts.")] = 5
     turns: Annotated[int, arg(metavar="N", help="With --beside: how often each program has its rounds.")] = 2
-    beside: Annotated[
-        tuple[str, ...],
-        arg(metavar="PROGRAM", help="Measure in turns with the same model by hand: jax, torch, or both."),
-    ] = ()
+    beside: BesideOption = ()
+    limit: LimitOption = 0.0
 
     def run(self) -> None:
         """Measures and prints."""
@@ -48,42 +47,43 @@ class BenchDecode(Reporting):
         use_processors(self.mesh or "model:1")
         from ..bench.decode import FORMULA
 
-        results = [one for decoding in asked for one in self._measured(decoding)]
+        results: list[Measurement] = []
+        failures = []
+        for decoding in asked:
+            several, failure = self._measured(decoding)
+            results += several
+            failures += [failure] if failure else []
         data = {"formula": FORMULA, "measurements": [one.as_dict() for one in results]}
-        self.report(data, as_text(results, FORMULA), folded=False)
+        if results:
+            self.report(data, as_text(results, FORMULA), folded=False)
+        if failures:
+            raise failures[0]
 
-    def _measured(self, decoding: "Decoding") -> "list[Measurement]":
+    def _measured(self, decoding: "Decoding") -> "tuple[list[Measurement], MeshaxError | None]":
         from ..bench.decode import measure
         from ..bench.decode_beside import in_turns, together
 
-        console, what = progress_console(), f"measuring {self.run_ or self.preset}, slots: {decoding.slots}"
-        if not self._beside:
-            with console.status(what):
-                return [measure(decoding, self.rounds)]
-        programs = ("meshax", *self._beside)
-        measured: dict[str, list[Measurement]] = {program: [] for program in programs}
-        with console.status(f"{what}, each program in a process of its own") as status:
-            for one in in_turns(programs, decoding, self.turns, self.rounds, profile=True):
-                measured[one.program].append(one)
-                status.update(f"{what}. {one.program}: {one.seconds * 1e3:.3f} ms a token")
-        return [together(several) for several in measured.values()]
+        measured, failure = measured_beside(
+            self._beside,
+            f"measuring {self.run_ or self.preset}, slots: {decoding.slots}",
+            lambda say: measure(decoding, self.rounds, say=say),
+            lambda programs, say: in_turns(programs, decoding, self.turns, self.rounds, True, say, self.limit),
+        )
+        return [together(several) for several in measured.values()], failure
 
     @property
     def _beside(self) -> tuple[str, ...]:
-        return _listed(self.beside)
+        return listed(self.beside)
 
     def _asked(self) -> "list[Decoding]":
         """Returns what to measure, for each number of slots."""
         for name in ("rounds", "turns"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} is {getattr(self, name)}.", fix="give a number, 1 or more.")
-        if unknown := [name for name in self._beside if name not in ("jax", "torch")]:
-            raise UsageError(f"there is no program {unknown[0]!r}.", fix="choose jax, torch, or both.")
-        if self._beside and self.mesh:
-            raise UsageError("programs by hand run on one processor.", fix="leave out --mesh, or --beside.")
-        if wrong := [number for number in _listed(self.slots) if not number.isdecimal()]:
+        check_beside(self._beside, self.mesh, self.limit)
+        if wrong := [number for number in listed(self.slots) if not number.isdecimal()]:
             raise UsageError(f"{wrong[0]!r} is no number of slots.", fix="write for example --slots 1,8.")
-        if not _listed(self.slots):
+        if not listed(self.slots):
             raise UsageError("there is no number of slots.", fix="write for example --slots 1,8.")
         from ..bench.decode import Decoding
         from ..bench.plain_jax_decode import decoder_like
@@ -96,12 +96,7 @@ class BenchDecode(Reporting):
             config = first.model()
             if self._beside:
                 decoder_like(config)
-            return [replace(first, slots=int(number)) for number in _listed(self.slots)]
-
-
-def _listed(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns words that stand beside each other, or between commas."""
-    return tuple(part for word in words for part in word.split(",") if part)
+            return [replace(first, slots=int(number)) for number in listed(self.slots)]
 
 
 def as_text(results: "list[Measurement]", formula: str) -> str:

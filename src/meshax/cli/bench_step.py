@@ -1,12 +1,13 @@
 """`meshax bench step`."""
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
+from .beside import BesideOption, LimitOption, check_beside, listed, measured_beside, table
 from .model_options import ModelGroup, ModelOptions, given_fields
-from .options import Reporting, UsageError, progress_console, usage, use_processors
+from .options import Reporting, UsageError, usage, use_processors
 
 if TYPE_CHECKING:
     from ..bench.step import Measurement
@@ -35,10 +36,8 @@ class BenchStep(Reporting):
     packed: Annotated[bool, arg(help="Put two documents into each example, which attention keeps apart.")] = False
     rounds: Annotated[int, arg(metavar="N", help="Rounds of which the median counts.")] = 3
     steps: Annotated[int, arg(metavar="N", help="Steps of a round.")] = 5
-    beside: Annotated[
-        tuple[str, ...],
-        arg(metavar="PROGRAM", help="Measure in turns with the same model by hand: jax, torch, or both."),
-    ] = ()
+    beside: BesideOption = ()
+    limit: LimitOption = 0.0
 
     def run(self) -> None:
         """Measures and prints."""
@@ -51,31 +50,29 @@ class BenchStep(Reporting):
         step = Step(fields=given_fields(self.model), **asked)
         with usage():
             step.model(), step.sizes()
-        console = progress_console()
-        programs = ("meshax", *self.beside)
-        measured: dict[str, list[Measurement]] = {program: [] for program in programs}
-        if not self.beside:
-            with console.status(f"measuring {self.preset}"):
-                measured["meshax"].append(measure(step, self.rounds, self.steps))
-        else:
-            with console.status("measuring, each program in a process of its own") as status:
-                for one in in_turns(programs, step, self.rounds, self.steps, profile=True):
-                    measured[one.program].append(one)
-                    status.update(f"{one.program}: {one.seconds * 1e3:.1f} ms")
+        measured, failure = measured_beside(
+            self._beside,
+            f"measuring {self.preset}",
+            lambda say: measure(step, self.rounds, self.steps, say=say),
+            lambda programs, say: in_turns(programs, step, self.rounds, self.steps, True, say, self.limit),
+        )
         results = [together(several) for several in measured.values()]
         data = {"formula": FORMULA, "measurements": [one.as_dict() for one in results]}
-        self.report(data, as_text(results, FORMULA), folded=False)
+        if results:
+            self.report(data, as_text(results, FORMULA), folded=False)
+        if failure:
+            raise failure
+
+    @property
+    def _beside(self) -> tuple[str, ...]:
+        return listed(self.beside)
 
     def _check(self) -> None:
         for name in ("rounds", "steps"):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} is {getattr(self, name)}.", fix="give a number, 1 or more.")
-        unknown = [name for name in self.beside if name not in ("jax", "torch")]
-        if unknown:
-            raise UsageError(f"there is no program {unknown[0]!r}.", fix="choose jax, torch, or both.")
-        if self.beside and self.mesh:
-            raise UsageError("programs by hand run on one processor.", fix="leave out --mesh, or --beside.")
-        if self.beside and self.packed:
+        check_beside(self._beside, self.mesh, self.limit)
+        if self._beside and self.packed:
             raise UsageError("programs by hand pack nothing.", fix="leave out --packed, or --beside.")
 
 
@@ -107,15 +104,3 @@ def _row(one: "Measurement") -> list[str]:
 
 def _kernels(one: "Measurement") -> list[str]:
     return [one.program, *(f"{seconds * 1e3:.1f}" for seconds in one.kernels.values())]
-
-
-def table(rows: list[list[Any]]) -> list[str]:
-    """Returns lines in columns; where the terminal is narrower, a line for each row."""
-    from ..plan.printing.terminal import fitted_lines, terminal_width
-
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    if (columns := terminal_width()) is not None and sum(widths) + 2 * len(widths[1:]) > columns:
-        cells = ((row[0], zip(rows[0][1:], row[1:], strict=True)) for row in rows[1:])
-        records = (f"{first}: {', '.join(map(' '.join, pairs))}" for first, pairs in cells)
-        return fitted_lines("\n".join(records), columns).splitlines()
-    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
