@@ -181,7 +181,7 @@ def gspmd(case, topology):
     sharding = lambda dims, stored=False: NamedSharding(mesh, PartitionSpec(*case.axes(dims, stored)))  # noqa: E731
     at = lambda x, dims: jax.lax.with_sharding_constraint(x, sharding(dims))  # noqa: E731
     keep = "nothing" if case.params else "everything"  # or what was gathered would stay for the backward pass
-    model = plain_jax.sized_as(model_config(), at=at, keep=keep)
+    model = plain_jax.like(model_config(), at=at, keep=keep)
     if case.params:
         model = replace(model, at=lambda x, dims: x if dims == "vocab d_model" else at(x, dims))
     names = plain_jax.dims(LAYERS)

@@ -50,7 +50,7 @@ def test_the_model_by_hand_trains_as_ours():
     batch["weights"] = mx.ones(dims)
     ours = mx.spmd(make_train_step(optimizer), mx.Mesh("x:1"), "")
     w = plain_jax.of_model(state.model)
-    moments, step = plain_jax.adafactor_state(w), jax.jit(plain_jax.train_step(plain_jax.sized_as(config)))
+    moments, step = plain_jax.adafactor_state(w), jax.jit(plain_jax.train_step(plain_jax.like(config)))
     for number in range(3):
         w, moments, theirs = step(w, moments, number, tokens, targets)
         state, measured = ours(state, batch, jax.random.key(0))

@@ -52,8 +52,8 @@ def test_time_is_counted_once_and_the_rest_is_idle():
         Ran("while.7", "k", 0, 9 * ms, "a"), Ran("exp.8", "k", 7 * ms, 8 * ms, "a"),
         Ran("not of the program", "k", 0, 10 * ms, "a"), Ran("gemm.2", "k", 0, 2 * ms, "b"),
     ]  # fmt: skip
-    spent = time_by_kind(ran, kinds_of(TEXT), 10e-3)
-    wanted = {"products": 3e-3, "collectives": 1e-3, "elementwise": 0.5e-3, "idle": 5.5e-3}
+    spent = time_by_kind(ran, kinds_of(TEXT))
+    wanted = {"products": 3e-3, "collectives": 1e-3, "elementwise": 0.5e-3, "idle": 3.5e-3}  # of 8 ms
     assert spent == pytest.approx(dict.fromkeys(KINDS, 0.0) | wanted)
 
 
@@ -63,13 +63,17 @@ def test_time_is_counted_once_and_the_rest_is_idle():
         ("fusion_4", "optimizer"), ("exp_8", "elementwise"), ("nvjet_sm90_tst_128x256_64x4_2x1_v_bz_NTN", "products"),
         ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_kernel0_0", "attention"),
         ("void cudnn::fusion::convert_dq_to_16bits<true>(void const*)", "attention"), ("memcpy128", "copies"),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "collectives"), ("Memset 0", "idle"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "collectives"),
     ],
 )  # fmt: skip
 def test_kernels_of_a_graph_are_known_by_their_own_names(kernel, kind):
     """CUDA launches a graph of many kernels at once: the profile names the graph, not the instruction."""
-    spent = time_by_kind([Ran("command_buffer_1", kernel, 0, 1e6, "a")], kinds_of(TEXT), 1e-3)
+    spent = time_by_kind([Ran("command_buffer_1", kernel, 0, 1e6, "a")], kinds_of(TEXT))
     assert spent == pytest.approx(dict.fromkeys(KINDS, 0.0) | {kind: 1e-3})
+
+
+def test_a_profile_that_names_no_kernel_says_nothing():
+    assert time_by_kind([Ran("of another program", "Memset 0", 0, 1e6, "a")], kinds_of(TEXT)) == {}
 
 
 def test_a_real_profile():
@@ -79,7 +83,7 @@ def test_a_real_profile():
     x = mx.put(mx.ones((rows, cols)), program.mesh, program.layout)
     program(x)
     ran = profiled(lambda: program(x).array)
-    spent = time_by_kind(ran, kinds_of(program.compile(x).as_text()), 1.0)
+    spent = time_by_kind(ran, kinds_of(program.compile(x).as_text()))
     assert spent["products"] > 0 and len({one.processor for one in ran}) == 8
-    assert sum(spent.values()) == pytest.approx(1.0)
+    assert 0 < sum(spent.values()) < 10 and min(spent.values()) >= 0
     assert jnp.isfinite(jax.device_get(program(x).array)).all()

@@ -67,7 +67,7 @@ def test_who_fails_has_no_further_turns_and_the_others_go_on(programs, capfd):
     assert got == ["ours", "ours"]
     assert str(caught.value).splitlines() == [
         "not every program could be measured.",
-        "  values: 'refuses' failed; 'crashes' failed",
+        "  values: 'refuses' failed; 'crashes' was ended by SIGABRT",
         "  fix: see its own message above, or leave it out.",
     ]
     assert heard.count("refuses failed") == 1 and "nothing to measure." in capfd.readouterr().err

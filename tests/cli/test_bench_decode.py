@@ -19,8 +19,8 @@ program  slots   a token     bound  share  tokens/s  first token  peak memory
 meshax       8  2.000 ms  1.000 ms  50.0%     4,000      42.0 ms      3.0 GiB
 jax          8  4.000 ms  1.000 ms  25.0%     2,000                   unknown
 
-ms of a token  slots  products   idle
-meshax             8     1.500  0.500
+ms of a profiled token  slots  products   idle
+meshax                      8     1.500  0.500
 
 bound: bytes (4.8 TB/s)"""
 

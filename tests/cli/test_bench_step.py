@@ -20,16 +20,16 @@ def eight_processors(monkeypatch):
 
 MEASURED = Measurement(
     "meshax", 656_000, 128, 0.5, (0.4, 0.5, 0.6), 4.0, 0.25, 3 << 30, 1e9, 1e10, 7.1, "a processor",
-    {"products": 0.3, "collectives": 0.15, "idle": 0.05},
+    {"products": 0.3, "collectives": 0.15, "idle": 0.05}, "everything",
 )  # fmt: skip
 TABLE = """\
 656,000 parameters, 128 tokens a step, a processor
 
-program      step  tokens/s  utilization  peak memory  compiling  tracing
-meshax   500.0 ms       256        20.0%      3.0 GiB      4.0 s    0.2 s
+program      step  tokens/s  utilization  peak memory  compiling  tracing       keeps
+meshax   500.0 ms       256        20.0%      3.0 GiB      4.0 s    0.2 s  everything
 
-ms of a step  products  collectives  idle
-meshax           300.0        150.0  50.0
+ms of a profiled step  products  collectives  idle
+meshax                    300.0        150.0  50.0
 
 utilization: 6 x"""
 
@@ -39,7 +39,7 @@ def test_tables_fit_the_terminal(monkeypatch):
     lines = bench_step.as_text([MEASURED], "6 x").splitlines()
     assert max(map(len, lines[2:-1])) <= 60
     assert "meshax: step 500.0 ms, tokens/s 256, utilization 20.0%, peak" in lines
-    assert "ms of a step  products  collectives  idle" in lines
+    assert "ms of a profiled step  products  collectives  idle" in lines
 
 
 def test_a_peak_that_nobody_knows():
@@ -64,6 +64,7 @@ def test_what_was_measured_is_reported_whoever_fails(capsys, monkeypatch):
         raise ArgumentError("the program 'torch' gave no answer in 90 seconds.")
 
     monkeypatch.setattr("meshax.bench.beside.in_turns", in_turns)
+    monkeypatch.setattr("meshax.bench.beside.check", lambda *_: None)
     assert main([*SMALL, "--beside", "jax,torch", "--limit", "90", "--json"]) == 1
     out, err = capsys.readouterr()
     assert [one["program"] for one in json.loads(out)["measurements"]] == ["meshax"]
@@ -76,7 +77,7 @@ def test_what_was_measured_is_reported_whoever_fails(capsys, monkeypatch):
 
 @pytest.mark.exhaustive
 def test_beside_by_hand(capsys):
-    assert main([*SMALL, "--beside", "jax", "--json"]) == 0
+    assert main([*SMALL, "--model.positions", "sinusoidal", "--beside", "jax", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert [one["program"] for one in data["measurements"]] == ["meshax", "jax"]
     assert all(one["seconds"] > 0 and one["kernels"]["products"] > 0 for one in data["measurements"])
@@ -86,11 +87,13 @@ def test_beside_by_hand(capsys):
     ("arguments", "words"),
     [
         (["--rounds", "0"], "--rounds is 0."),
-        (["--beside", "tensorflow"], "there is no program 'tensorflow'."),
-        (["--beside", "jax", "--mesh", "data:8"], "programs by hand run on one processor."),
-        (["--beside", "jax", "--packed"], "programs by hand pack nothing."),
+        (["--batch", "-1"], "the batch is -1."),
+        (["--length", "-3"], "the length is -3."),
+        (["--optimizer", "adamx"], "there is no optimizer 'adamx'."),
+        (["--layout", "btch:data"], "no dim 'btch' was ever made"),
+        (["--rings", "nosuch"], "no mesh axis 'nosuch'"),
+        (["--compiler-options", "foo"], "'foo' is no option of the compiler."),
         (["--limit", "60"], "--limit is 60."),
-        (["--limit", "-1", "--beside", "jax"], "--limit is -1."),
         (["--preset", "tinny"], "there is no preset 'tinny'."),
         (["--layers-as", "spun"], "there is no way 'spun' to go through layers."),
     ],
@@ -98,4 +101,32 @@ def test_beside_by_hand(capsys):
 )
 def test_what_is_refused(arguments, words, capsys):
     assert main(["bench", "step", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tensorflow"], "there is no program 'tensorflow'."),
+        (["jax", "--mesh", "data:8"], "programs by hand run on one processor."),
+        (["jax", "--limit", "-1"], "--limit is -1."),
+        (["jax", "--packed", "--overlap"], "no program by hand does that.\n  values: --packed; --overlap"),
+        (["jax", "--layout", "data"], "values: --layout data"),
+        (["jax", "--optimizer", "sgd"], "values: --optimizer sgd (they have adafactor)"),
+        (["jax", "--keep", "collectives"], "values: --keep collectives (it has nothing, products, everything)"),
+        (["jax", "--model.tied", "true"], "no program by hand has such parts.\n  values: tied True"),
+        (["jax", "--model.dropout", "0.1"], "values: dropout 0.1"),
+        (["jax", "--model.window", "8"], "values: window 8"),
+        (["jax", "--preset", "tiny"], "values: positions rotary"),
+        (["jax", "--preset", "modern-1b"], "values: kv_heads 8, activation silu, gated True, positions rotary"),
+        (["torch"], "PyTorch is not installed here."),
+        (["torch", "--dtype", "float32"], "values: --dtype float32 (torch has bfloat16)"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_nothing_else_is_measured_beside(arguments, words, capsys, monkeypatch):
+    """A program by hand is the same model, or there is none."""
+    if len(arguments) > 1:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # whether PyTorch is here or not
+    assert main(["bench", "step", "--preset", "lm-0.14b", "--beside", *arguments]) == 2
     assert words in capsys.readouterr().err

@@ -4,11 +4,15 @@ Run as a program, this module measures one and prints JSON: each has a process, 
 """
 
 import dataclasses
+import importlib.util
 import statistics
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..errors import ArgumentError
+from ..train.options import AUTO
+from . import plain_jax
 from . import turns as turns_
 from .step import Measurement, Step, measure, needed_flops, timed_rounds
 from .turns import Say, in_silence
@@ -23,16 +27,18 @@ def measure_jax(step: Step, rounds: int, steps: int, profile: bool, say: Say = i
     from ..models.contract import parameter_count
     from ..plan.cost.hardware import peak_of_device
     from ..train.step import compiler_options
-    from . import plain_jax
 
-    config, (batch, length) = step.model(), step.sizes()
-    keep = config.keep if config.keep in plain_jax.REMAT else "everything"
-    model = plain_jax.sized_as(config, keep=keep, attention="cudnn" if jax.default_backend() == "gpu" else "xla")
+    mesh, (batch, length) = Mesh("device:1"), step.sizes().values()
+    config = step.fitted(mesh, step.placed(mesh))
+    if config.keep not in plain_jax.REMAT:  # chosen here, where memory is short
+        raise ArgumentError(f"no program by hand keeps {config.keep!r}.", fix=f"choose {', '.join(plain_jax.REMAT)}.")
+    attention: Any = "cudnn" if jax.default_backend() == "gpu" else "xla"
+    model = plain_jax.like(config, keep=config.keep, attention=attention)
     say("drawing the parameters")
     w: Any = jax.jit(model.init)(jax.random.key(0))
     state = plain_jax.adafactor_state(w)
     tokens = jax.random.randint(jax.random.key(1), (batch, length), 2, config.vocab)
-    flags = compiler_options(Mesh("device:1"))
+    flags = compiler_options(mesh, step.compiler_options)
     jitted = jax.jit(plain_jax.train_step(model), donate_argnums=(0, 1), compiler_options=flags or None)
     jax.block_until_ready((w, state, tokens))
     say("tracing")
@@ -58,7 +64,27 @@ def measure_jax(step: Step, rounds: int, steps: int, profile: bool, say: Say = i
         "jax", parameter_count(config), batch * length, statistics.median(timed), timed, end - middle, middle - begin,
         int((device.memory_stats() or {}).get("peak_bytes_in_use", 0)), needed_flops(config, batch, length),
         peak_of_device(device.device_kind, jnp.dtype(config.dtype)), loss, device.device_kind, kernels,
+        config.keep,
     )  # fmt: skip
+
+
+def check(step: Step, beside: Sequence[str]) -> None:
+    """Raises unless the programs by hand compute the same as ours."""
+    config, keep = step.model(), step.keep or step.fields.get("keep", "")
+    plain_jax.like(config)
+    problems = [f"--optimizer {step.optimizer} (they have adafactor)"] if step.optimizer != "adafactor" else []
+    problems += [f"--{name}" for name in ("packed", "overlap") if getattr(step, name)]
+    problems += [f"--layout {step.layout}"] if step.layout != "none" else []
+    if "jax" in beside and keep not in ("", AUTO, *plain_jax.REMAT):
+        problems.append(f"--keep {keep} (it has {', '.join(plain_jax.REMAT)})")
+    if "torch" in beside:
+        problems += [f"--dtype {config.dtype} (torch has bfloat16)"] if config.dtype != "bfloat16" else []
+        if importlib.util.find_spec("torch") is None:
+            raise ArgumentError("PyTorch is not installed here.", fix="pip install torch, or leave it out.")
+    if problems:
+        raise ArgumentError(
+            "no program by hand does that.", values="; ".join(problems), fix="leave that out, or the others."
+        )
 
 
 def measure_program(

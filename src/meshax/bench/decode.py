@@ -104,7 +104,7 @@ class Measurement:
     bandwidth: float  # of a processor, bytes a second; 0: unknown
     peak_bytes: int  # 0: this machine does not say
     device: str
-    kernels: dict[str, float] = field(default_factory=dict)  # seconds of a token by kind
+    kernels: dict[str, float] = field(default_factory=dict)  # seconds of a token by kind, under a profiler
     longest: tuple[Took, ...] = ()  # kernels
 
     @property
@@ -219,6 +219,6 @@ def _bytes_read(engine: Engine, config: Any) -> tuple[float, float]:
 def with_profile(measured: Measurement, turn: Any, text: str) -> Measurement:
     """Returns a measurement with what the time goes into."""
     ran = profiled(turn)
-    spent = time_by_kind(ran, kinds_of(text), measured.seconds * measured.tokens)
+    spent = time_by_kind(ran, kinds_of(text))
     kernels = {kind: seconds / measured.tokens for kind, seconds in spent.items() if seconds}
     return replace(measured, kernels=kernels, longest=tuple(longest(ran, text)))

@@ -100,13 +100,15 @@ def _kind(name: str, it: _Instruction) -> str:
     return "copies" if _COPY.match(it.opcode) or _COPY.match(name) else "elementwise"
 
 
-def time_by_kind(ran: Iterable[Ran], kinds: Mapping[str, str], seconds: float) -> dict[str, float]:
+def time_by_kind(ran: Iterable[Ran], kinds: Mapping[str, str]) -> dict[str, float]:
     """Returns the seconds of each kind of kernel, on the average processor, and how long it was idle.
+
+    Together they are the time from the first kernel to the last, under the profiler, which may slow things down.
+    Nothing, if the profile names none of the kernels.
 
     Args:
         ran: what ran.
         kinds: the kind of each instruction.
-        seconds: how long all of it took.
     """
     # A kernel of ours is called as its instruction is, one of a library by what it does.
     by_kernel = {re.sub(r"\W", "_", name): kind for name, kind in kinds.items()}
@@ -114,6 +116,8 @@ def time_by_kind(ran: Iterable[Ran], kinds: Mapping[str, str], seconds: float) -
     for one in ran:
         if kind := kinds.get(one.name) or by_kernel.get(one.kernel) or _kind_of_kernel(one.kernel):
             by_processor[one.processor].append((one, kind))
+    if not by_processor:
+        return {}
     total = dict.fromkeys(KINDS, 0.0)
     for events in by_processor.values():
         until = 0.0
@@ -121,7 +125,8 @@ def time_by_kind(ran: Iterable[Ran], kinds: Mapping[str, str], seconds: float) -
             alone = max(0.0, one.end - max(one.begin, until))  # what runs beside another counts once
             total[kind] += alone / 1e9 / len(by_processor)
             until = max(until, one.end)
-    total["idle"] = max(0.0, seconds - sum(total.values()))
+    known = [one for events in by_processor.values() for one, _ in events]
+    total["idle"] = (max(one.end for one in known) - min(one.begin for one in known)) / 1e9 - sum(total.values())
     return total
 
 

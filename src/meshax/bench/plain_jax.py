@@ -6,13 +6,15 @@ sharding. `of_model` makes its parameters from a model of ours, so that both com
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from ..errors import ArgumentError
 
 LAYER = {
     "norm1": "d_model",
@@ -203,7 +205,28 @@ def train_step(model: Plain) -> Callable[..., Any]:
     return step
 
 
-def sized_as(config: Any, **options: Any) -> Plain:
-    """The same sizes as a `meshax` configuration's."""
-    sizes = {name: getattr(config, name) for name in ("d_model", "heads", "d_kv", "d_ff", "layers", "vocab", "dtype")}
-    return Plain(**sizes, **options)
+_SIZES = ("d_model", "heads", "d_kv", "d_ff", "layers", "vocab", "dtype")
+# What changes no number that a program computes, if positions are not learned and nothing is dropped.
+_FREE = ("keep", "layers_as", "layers_at_once", "max_length", "dropout_shared")
+
+
+def like(config: Any, **options: Any) -> Plain:
+    """The same model as a `meshax` configuration's, or an error where that has what nobody wrote by hand."""
+    check_parts(config, {"kv_heads": (config.heads,)})
+    return Plain(**{name: getattr(config, name) for name in _SIZES}, **options)
+
+
+def check_parts(config: Any, known: Mapping[str, tuple[Any, ...]], free: Sequence[str] = ()) -> None:
+    """Raises if a configuration has other parts than the usual ones, and those that are known."""
+    others = [
+        field.name
+        for field in fields(config)
+        if field.name not in (*_SIZES, *_FREE, *free)
+        and getattr(config, field.name) not in (field.default, *known.get(field.name, ()))
+    ]
+    if others:
+        raise ArgumentError(
+            "no program by hand has such parts.",
+            values=", ".join(f"{name} {getattr(config, name)}" for name in others),
+            fix="choose a preset of the paper's, or parts as there (positions sinusoidal), or leave out the others.",
+        )

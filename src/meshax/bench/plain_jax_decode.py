@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..errors import ArgumentError
+from .plain_jax import check_parts
 
-_KNOWN = {"norm": ("rms",), "positions": ("sinusoidal", "rotary"), "biases": ("none",), "activation": ("relu", "silu")}
-_UNUSUAL = ("window", "tied", "qk_norm", "logits_scale")
+_OF_TRAINING = ("dropout", "label_smoothing", "z_loss", "logit_jitter")
 
 
 @dataclass(frozen=True)
@@ -126,14 +125,8 @@ def _rotated(x: Any, at: Any) -> Any:
 
 def decoder_like(config: Any) -> PlainDecoder:
     """The same as a `meshax` configuration, or an error where that has what nobody wrote by hand."""
-    unknown = [name for name, known in _KNOWN.items() if getattr(config, name) not in known]
-    unknown += [name for name in _UNUSUAL if getattr(config, name)]
-    if unknown or config.rope_scaling != "none" or config.embedding_scale != 1.0:
-        raise ArgumentError(
-            "no program by hand has such parts.",
-            values=", ".join(f"{name} {getattr(config, name)}" for name in unknown),
-            fix="choose a preset of the paper's, or a modern one, or leave out the others.",
-        )
+    groups = {"kv_heads": (config.kv_heads,), "gated": (True,), "positions": ("rotary",), "activation": ("silu",)}
+    check_parts(config, groups, free=_OF_TRAINING)
     names = ("d_model", "heads", "d_kv", "d_ff", "layers", "vocab", "activation", "gated", "positions", "dtype")
     return PlainDecoder(kv_heads=config.kv_heads or config.heads, **{name: getattr(config, name) for name in names})
 

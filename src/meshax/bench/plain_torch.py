@@ -22,7 +22,7 @@ def measure_torch(step: Step, rounds: int, steps: int, say: Say = in_silence) ->
         raise ArgumentError("PyTorch is not installed here.", fix="pip install torch, or leave it out.") from None
     if not torch.cuda.is_available():
         raise ArgumentError("PyTorch sees no GPU.", fix="leave it out.")
-    config, (batch, length) = step.model(), step.sizes()
+    config, (batch, length) = step.model(), step.sizes().values()
     tokens = torch.randint(2, config.vocab, (batch, length), device="cuda")
     torch.manual_seed(0)
     model = _model(torch, config, length)

@@ -8,13 +8,14 @@ beside, and examples may have any length.
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..errors import ArgumentError
+from ..layout import Layout, Setting
 from ..mesh import Mesh
 from ..models.contract import ModelConfig, parameter_count
 from ..models.fields import with_fields
@@ -22,14 +23,22 @@ from ..models.presets import batch_sizes, preset
 from ..ops import arange, broadcast, ones, where
 from ..ops.randomness import randint
 from ..optim import by_name, clipped
+from ..optim.clipping import Clipped
 from ..plan.cost.hardware import peak_of_device
+from ..plan.cost.limits import memory_of_device
+from ..plan.explain.report import explain
 from ..plan.search.named_layouts import find_layout
 from ..program import put, spmd
+from ..train.options import AUTO
 from ..train.step import compiler_options, init_state, make_train_step
+from ..train.step_memory import most_kept, step_and_shapes
 from .kernel_times import kinds_of, profiled, time_by_kind
 from .turns import Say, in_silence
 
-FORMULA = "6 x (parameters - embedding) x tokens + 6 x layers x length x heads x d_kv x tokens (attention, causal)"
+FORMULA = (
+    "6 x (parameters - tables that are only looked up) x tokens "
+    "+ 6 x layers x length x heads x d_kv x tokens (attention, causal)"
+)
 
 
 def plain(model: ModelConfig) -> ModelConfig:
@@ -58,20 +67,52 @@ class Step:
     dtype: str = ""
     optimizer: str = "adafactor"
     packed: bool = False
+    overlap: bool = False
+    compiler_options: tuple[str, ...] = ()
     fields: dict[str, Any] = field(default_factory=dict)  # of the model
 
     def model(self) -> Any:
-        """Returns the model's configuration."""
+        """Returns the model's configuration, as far as it does not depend on the machine: see `fitted`."""
         changes = {name: getattr(self, name) for name in ("keep", "layers_as", "dtype") if getattr(self, name)}
-        chosen: Any = with_fields(plain(preset(self.preset).model), self.fields | changes)
+        asked = {name: value for name, value in (self.fields | changes).items() if (name, value) != ("keep", AUTO)}
+        chosen: Any = with_fields(plain(preset(self.preset).model), asked)
         if chosen.batch_kind != "tokens":
             raise ArgumentError(f"{self.preset!r} is no language model.", fix="choose a preset that is.")
         return chosen
 
-    def sizes(self) -> tuple[int, int]:
+    def sizes(self) -> dict[str, int]:
         """Returns the examples of a batch, and the tokens of an example."""
-        sizes = batch_sizes(preset(self.preset), {"batch": self.batch, "length": self.length})
-        return sizes["batch"], sizes["length"]
+        for name in ("batch", "length"):
+            if getattr(self, name) < 0:
+                raise ArgumentError(f"the {name} is {getattr(self, name)}.", fix="give a number, 1 or more.")
+        return batch_sizes(preset(self.preset), {"batch": self.batch, "length": self.length})
+
+    def placed(self, mesh: Mesh) -> Layout:
+        """Returns how the model is split over a mesh."""
+        config = self.model()
+        rules = (self.layout, mesh, self.param_layout, self.optimizer_layout)
+        layout = find_layout(*rules, known=config.glossary, sizes=config.sizes(), rings=self.rings)
+        Setting(mesh, layout).check()
+        return layout
+
+    def make_optimizer(self) -> Clipped:
+        """Returns the optimizer, which clips gradients."""
+        return clipped(by_name(self.optimizer, 0.01), 1.0)
+
+    def fitted(self, mesh: Mesh, layout: Layout) -> Any:
+        """Returns the model with what its backward pass keeps: where nobody asked, as training chooses it."""
+        config, asked = self.model(), self.keep or self.fields.get("keep", "")
+        if asked != AUTO and (asked or mesh.platform == "cpu"):
+            return config
+
+        def needs(keep: str) -> int:
+            model, sizes = replace(config, keep=keep), self.sizes()
+            shapes = {name: model.batch(sizes)[name] for name in ("tokens", "targets", "weights")}
+            step, args = step_and_shapes(model, self.make_optimizer(), shapes)
+            return explain(spmd(step, mesh, layout, donate=0), *args).memory["peak"]
+
+        keep, _ = most_kept(needs, memory_of_device(mesh.jax_mesh.local_devices[0]))
+        return replace(config, keep=keep)
 
 
 @dataclass(frozen=True)
@@ -90,7 +131,8 @@ class Measurement:
     peak_flops: float  # of all processors; 0: unknown
     loss: float
     device: str
-    kernels: dict[str, float]  # seconds by kind
+    kernels: dict[str, float]  # seconds by kind, under a profiler
+    keeps: str = ""  # what the backward pass keeps; empty: what the program likes
 
     @property
     def utilization(self) -> float | None:
@@ -104,10 +146,13 @@ class Measurement:
 
 
 def needed_flops(config: Any, batch: int, length: int) -> float:
-    """Returns the FLOPs that a step of a decoder needs: see `FORMULA`."""
-    tokens = batch * length
-    products = 6 * (parameter_count(config) - config.vocab * config.d_model) * tokens
-    return products + 6 * config.layers * length * config.heads * config.d_kv * tokens
+    """Returns the FLOPs that a step of a decoder needs: see `FORMULA`. Attention in a window needs less."""
+    tokens, window = batch * length, min(config.window or length, length)
+    looked_up = 0 if config.tied else config.vocab  # a table that is tied is multiplied, too
+    looked_up += config.max_length if config.positions == "learned" else 0
+    products = 6 * (parameter_count(config) - looked_up * config.d_model) * tokens
+    seen = window * (2 - window / length)  # twice the tokens that one sees
+    return products + 6 * config.layers * seen * config.heads * config.d_kv * tokens
 
 
 def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True, say: Say = in_silence) -> Measurement:
@@ -120,12 +165,11 @@ def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True, s
         profile: whether to look where the time goes, too.
         say: hears what is being done.
     """
-    config, (batch, length) = step.model(), step.sizes()
     mesh = Mesh(step.mesh or f"data:{len(jax.devices())}")
-    rules, known = (step.layout, mesh, step.param_layout, step.optimizer_layout), config.glossary
-    layout = find_layout(*rules, known=known, sizes=config.sizes(), rings=step.rings)
-    optimizer = clipped(by_name(step.optimizer, 0.01), 1.0)
-    program = spmd(make_train_step(optimizer), mesh, layout, 0, compiler_options(mesh))
+    layout, optimizer, (batch, length) = step.placed(mesh), step.make_optimizer(), step.sizes().values()
+    config = step.fitted(mesh, layout)
+    flags = compiler_options(mesh, step.compiler_options, step.overlap)
+    program = spmd(make_train_step(optimizer), mesh, layout, 0, flags)
     say("drawing the parameters")
     state = spmd(lambda: init_state(config.make, optimizer, jax.random.key(0)), mesh, layout)()
     data = spmd(lambda: _batch(config, batch, length, step.packed), mesh, layout)()
@@ -155,6 +199,7 @@ def measure(step: Step, rounds: int = 3, steps: int = 5, profile: bool = True, s
         end - middle, middle - begin, int((device.memory_stats() or {}).get("peak_bytes_in_use", 0)),
         needed_flops(config, batch, length),
         peak_of_device(device.device_kind, jnp.dtype(config.dtype)) * mesh.size, loss, device.device_kind, kernels,
+        config.keep,
     )  # fmt: skip
 
 
@@ -188,5 +233,5 @@ def timed_rounds(
         timed.append((time.perf_counter() - begin) / steps)
     if not text:
         return tuple(timed), {}
-    spent = time_by_kind(profiled(run), kinds_of(text), statistics.median(timed) * steps)
+    spent = time_by_kind(profiled(run), kinds_of(text))
     return tuple(timed), {kind: seconds / steps for kind, seconds in spent.items()}

@@ -98,6 +98,8 @@ def _ask(module: str, question: dict[str, Any], say: Say, limit: float) -> tuple
                 end()
     if late.is_set():
         return {}, f"gave no answer in {limit:g} seconds"
+    if status < 0:
+        return {}, f"was ended by {signal.Signals(-status).name}"
     return answer, "failed" if status or not answer else ""
 
 
@@ -116,4 +118,6 @@ def answer(measure: Callable[[dict[str, Any], Say], Any]) -> None:
         measurement = measure(json.load(sys.stdin), lambda words: print(json.dumps({"doing": words}), flush=True))
     except MeshaxError as error:
         sys.exit(f"meshax: {error}")
+    except Exception as error:  # of JAX's or PyTorch's: out of memory, most of all
+        sys.exit(f"meshax: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
     print(json.dumps(dataclasses.asdict(measurement)))

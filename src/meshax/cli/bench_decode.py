@@ -107,7 +107,7 @@ def as_text(results: "list[Measurement]", formula: str) -> str:
     lines += table([columns, *(_row(one) for one in results)])
     if spent := [one for one in results if one.kernels]:
         kinds = list(dict.fromkeys(kind for one in spent for kind in one.kernels))
-        lines += ["", *table([["ms of a token", "slots", *kinds], *(_kernels(one, kinds) for one in spent)])]
+        lines += ["", *table([["ms of a profiled token", "slots", *kinds], *(_kernels(one, kinds) for one in spent)])]
     speed = f"{first.bandwidth / 1e12:g} TB/s" if first.bandwidth else "unknown here"
     return "\n".join([*lines, "", f"bound: {formula} ({speed})"])
 

@@ -29,11 +29,17 @@ class BenchStep(Reporting):
     param_layout: Annotated[str, arg(metavar="RULES", help="Rules added where parameters are stored.")] = ""
     optimizer_layout: Annotated[str, arg(metavar="RULES", help="Rules added where its state is stored.")] = ""
     rings: Annotated[str, arg(metavar="AXES", help="Axes around which linear maps send blocks.")] = ""
-    keep: Annotated[str, arg(metavar="WHAT", help="What the backward pass keeps; none: the preset's.")] = ""
+    keep: Annotated[
+        str, arg(metavar="WHAT", help="What the backward pass keeps; auto: the most that fits; none: as meshax train.")
+    ] = ""
     layers_as: Annotated[str, arg(metavar="HOW", help="loop, unrolled or auto; none: the preset's.")] = ""
     dtype: Annotated[str, arg(metavar="DTYPE", help="Of products; none: the preset's.")] = ""
     optimizer: Annotated[str, arg(metavar="NAME", help="adafactor, adamw, momentum or sgd.")] = "adafactor"
     packed: Annotated[bool, arg(help="Put two documents into each example, which attention keeps apart.")] = False
+    overlap: Annotated[bool, arg(help="Ask the compiler to run collectives beside computation.")] = False
+    compiler_options: Annotated[
+        tuple[str, ...], arg(metavar="FLAG=VALUE", help="XLA's flags for the step, beside those of meshax train.")
+    ] = ()
     rounds: Annotated[int, arg(metavar="N", help="Rounds of which the median counts.")] = 3
     steps: Annotated[int, arg(metavar="N", help="Steps of a round.")] = 5
     beside: BesideOption = ()
@@ -43,13 +49,20 @@ class BenchStep(Reporting):
         """Measures and prints."""
         self._check()
         use_processors(self.mesh or "data:1")
-        from ..bench.beside import in_turns, together
+        from ..bench.beside import check, in_turns, together
         from ..bench.step import FORMULA, Step, measure
+        from ..mesh import Mesh
+        from ..train.step import compiler_options
 
         asked = {one.name: getattr(self, one.name) for one in fields(Step) if one.name != "fields"}
+        asked["mesh"] = self.mesh or ("data:1" if self._beside else "")  # programs by hand have one processor
         step = Step(fields=given_fields(self.model), **asked)
         with usage():
-            step.model(), step.sizes()
+            mesh = Mesh(self.mesh or "data:1", abstract=True)
+            step.sizes(), step.make_optimizer(), step.placed(mesh)
+            compiler_options(mesh, self.compiler_options)
+            if self._beside:
+                check(step, self._beside)
         measured, failure = measured_beside(
             self._beside,
             f"measuring {self.preset}",
@@ -72,20 +85,18 @@ class BenchStep(Reporting):
             if getattr(self, name) < 1:
                 raise UsageError(f"--{name} is {getattr(self, name)}.", fix="give a number, 1 or more.")
         check_beside(self._beside, self.mesh, self.limit)
-        if self._beside and self.packed:
-            raise UsageError("programs by hand pack nothing.", fix="leave out --packed, or --beside.")
 
 
 def as_text(results: "list[Measurement]", formula: str) -> str:
     """Returns measurements for reading: a line for each, then the time by kind of kernel."""
     first = results[0]
     lines = [f"{first.parameters:,} parameters, {first.tokens:,} tokens a step, {first.device}", ""]
-    columns = ["program", "step", "tokens/s", "utilization", "peak memory", "compiling", "tracing"]
+    columns = ["program", "step", "tokens/s", "utilization", "peak memory", "compiling", "tracing", "keeps"]
     rows = [columns, *(_row(one) for one in results)]
     lines += table(rows)
     if first.kernels:
         spent = [one for one in results if one.kernels]
-        lines += ["", *table([["ms of a step", *first.kernels], *(_kernels(one) for one in spent)])]
+        lines += ["", *table([["ms of a profiled step", *first.kernels], *(_kernels(one) for one in spent)])]
     return "\n".join([*lines, "", f"utilization: {formula}, over the step's time and the peak"])
 
 
@@ -99,6 +110,7 @@ def _row(one: "Measurement") -> list[str]:
         memory,
         f"{one.compile_seconds:.1f} s",
         f"{one.trace_seconds:.1f} s",
+        one.keeps,
     ]
 
 
