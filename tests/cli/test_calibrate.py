@@ -52,3 +52,14 @@ def test_json_has_no_infinite_numbers(tmp_path, capsys):
 def test_no_processors(capsys):
     assert main(["bench", "calibrate", "--devices", "0"]) == 2
     assert capsys.readouterr().err.startswith("meshax: there cannot be 0 processors.\n  fix: --devices 8.")
+
+
+def test_no_home(monkeypatch, capsys):
+    """It is said before a minute of measuring; `--out` does without one."""
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert main(["bench", "calibrate"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "meshax: there is no home to write into: HOME is not set.\n  fix: --out machine.json."
+    )

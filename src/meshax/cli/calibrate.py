@@ -34,13 +34,16 @@ class Calibrate(Reporting):
 
         if self.devices < 1:
             raise UsageError(f"there cannot be {self.devices} processors.", fix="--devices 8.")
+        path = Path(self.out) if self.out else calibrated_path()
+        if path is None:
+            raise UsageError("there is no home to write into: HOME is not set.", fix="--out machine.json.")
         jax.config.update("jax_num_cpu_devices", self.devices)
         calibration = Calibration()
         with Progress(console=progress_console()) as progress:
             task = progress.add_task("measuring", total=calibration.count)
             for measurement in calibration.run():
                 progress.update(task, advance=1, description=measurement.what)
-        machine, path = calibration.hardware(), Path(self.out) if self.out else calibrated_path()
+        machine = calibration.hardware()
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, machine.to_json())
         data = {

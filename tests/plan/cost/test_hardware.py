@@ -12,6 +12,7 @@ from meshax.plan.cost.hardware import (
     Hardware,
     Link,
     bandwidth_of_device,
+    cache_folder,
     calibrated_path,
     find,
     load,
@@ -112,6 +113,15 @@ def test_this_machine_is_what_was_calibrated(tmp_path, monkeypatch):
 def test_without_xdg_the_cache_is_at_home(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert calibrated_path() == Path.home() / ".cache" / "meshax" / "hardware.json"
+
+
+def test_a_user_without_a_home_has_calibrated_nothing(monkeypatch):
+    """As containers start some: no HOME, and nobody of that number among the users."""
+    for name in ("XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert cache_folder() is None and calibrated_path() is None
+    assert find("this") is KNOWN["cpu"] and of_device("something new") is None
 
 
 def written(text):

@@ -183,7 +183,7 @@ def of_device(kind: str) -> Hardware | None:
     for name, hardware in KNOWN.items():
         if words.issuperset(name.split("-")) and not words & _OTHER_BOARDS.get(name, set()):
             return hardware
-    calibrated = load(calibrated_path()) if calibrated_path().exists() else None
+    calibrated = _calibrated()
     return calibrated if calibrated is not None and calibrated.kind == kind else None
 
 
@@ -199,10 +199,21 @@ def bandwidth_of_device(kind: str) -> float:
     return 0.0 if hardware is None or hardware.platform == "cpu" else hardware.memory_bandwidth
 
 
-def calibrated_path() -> Path:
-    """Returns where `meshax bench calibrate` keeps what it measured of this machine."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(cache) / "meshax" / "hardware.json"
+def cache_folder() -> Path | None:
+    """Returns where commands keep things for the user; None: a user without a home, as containers start some."""
+    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return None if cache.startswith("~") else Path(cache) / "meshax"
+
+
+def calibrated_path() -> Path | None:
+    """Returns where `meshax bench calibrate` keeps what it measured of this machine; None: see `cache_folder`."""
+    folder = cache_folder()
+    return folder and folder / "hardware.json"
+
+
+def _calibrated() -> Hardware | None:
+    path = calibrated_path()
+    return load(path) if path and path.exists() else None
 
 
 def load(path: str | Path) -> Hardware:
@@ -241,7 +252,7 @@ def find(hardware: "str | Hardware | None") -> Hardware:
     if isinstance(hardware, Hardware):
         return hardware
     if hardware is None or hardware == "this":
-        return load(calibrated_path()) if calibrated_path().exists() else KNOWN["cpu"]
+        return _calibrated() or KNOWN["cpu"]
     if not isinstance(hardware, str):
         raise ArgumentError(f"{hardware!r} is not hardware.", fix='give a name, such as "h200".')
     if hardware.endswith(".json"):
