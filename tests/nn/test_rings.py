@@ -120,10 +120,112 @@ def test_a_gradient_of_a_gradient():
     np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-3, atol=1e-4)
 
 
+def grouped(length):
+    """Attention whose queries share keys, which a layout may split or not, and what it is given."""
+    dims = d_model, mx.Dim("heads", 12), mx.Dim("d_kv", 2)
+    return nn.Attention.init(jax.random.key(0), *dims, kv_heads=3), numbers(batch, mx.Dim("length", length), d_model)
+
+
+def attended(attention, x):
+    y = attention(x.rename(length="positions"), names={"positions": "length"})
+    return mx.sum(mx.sin(y))
+
+
+GRADIENTS = {
+    "parameters": mx.value_and_grad(attended),  # which are copies: maps that are not split gather copies too
+    "all": mx.value_and_grad(attended, argnums=(0, 1)),  # then they gather what all have alike, as they do without
+    "none": attended,
+}
+
+
+@pytest.mark.parametrize("length", some([8, 13], 13))
+@pytest.mark.parametrize("by", GRADIENTS)
+@pytest.mark.parametrize("rules", ["heads:model", "kv_heads:model"])
+def test_grouped_keys_are_sent_no_further_than_without_rings(rules, by, length):
+    args, mesh = grouped(length), mx.Mesh("data:2 model:4")
+    layout = f"batch:data length:model {rules}"
+    wanted = flat(GRADIENTS[by](*args))
+    plain, ringed = (mx.spmd(GRADIENTS[by], mesh, mx.Layout(layout, rings=axes)) for axes in ("", "model"))
+    for one, other in zip(wanted, flat(ringed(*args)), strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), rtol=1e-4, atol=1e-5)
+    before, after = plain.explain(*args), ringed.explain(*args)
+    assert after.wire_bytes == before.wire_bytes
+    is_alike = rules == "heads:model" and by != "parameters"  # the keys of all heads, on all processors
+    assert kinds(after).get("all-gather", 0) == is_alike and kinds(after).get("reduce-scatter", 0) == 0
+    assert after.unused_rules == []
+
+
+@pytest.mark.parametrize("rules", ["", "heads:model"])
+def test_what_all_processors_compute_is_seen_in_rings_too(rules):
+    layouts = (mx.Layout(f"batch:data length:model {rules}", rings=axes) for axes in ("", "model"))
+    args, mesh = grouped(8), mx.Mesh("data:2 model:4")
+    before, after = (mx.spmd(GRADIENTS["parameters"], mesh, layout).explain(*args) for layout in layouts)
+    assert after.flops == before.flops and "permute" in kinds(after)
+    assert after.duplicated_flops == before.duplicated_flops > 0
+    assert {d.axes for d in after.duplicates} == {("model",)}
+
+
+def test_a_gradient_of_a_gradient_of_grouped_keys():
+    def twice(attention, x):
+        def slope(attention):
+            inner = mx.grad(attended)(attention, x)
+            return sum(mx.sum(mx.sin(leaf)) for leaf in flat(inner))
+
+        return mx.grad(slope)(attention)
+
+    args = grouped(9)
+    layout = mx.Layout("batch:data length:model heads:model", rings="model")
+    got = mx.spmd(twice, mx.Mesh("data:2 model:4"), layout)(*args)
+    for one, other in zip(flat(twice(*args)), flat(got), strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("params", ["", "other:model"])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_maps_that_share_what_goes_around_in_any_order(order, params):
+    """The result of one is split over the ring, that of the other is not."""
+    weights = [mx.param(numbers(d_model, dim)) for dim in (heads, mx.Dim("other", 4))]
+    maps = [nn.Linear(w, ("d_model",), (w.dims[-1].name,)) for w in weights]
+
+    def loss(params, x):
+        scale, maps = params
+        x = mx.sin(x * scale).rename(length="positions")
+        return sum(mx.sum(mx.sin(maps[i](x))) for i in order)
+
+    args = (mx.param(numbers(d_model)), maps), numbers(batch, mx.Dim("length", 13), d_model)
+    program = lambda axes: mx.spmd(  # noqa: E731
+        mx.grad(loss), mx.Mesh("data:2 model:4"), mx.Layout(LAYOUT, params=params, rings=axes)
+    )
+    plain, ringed = program(""), program("model")
+    for one, other in zip(flat(mx.grad(loss)(*args)), flat(ringed(*args)), strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), rtol=1e-4, atol=1e-5)
+    before, after = plain.explain(*args), ringed.explain(*args)
+    assert after.wire_bytes == before.wire_bytes
+    assert kinds(after)["permute"] == 6 and "permute" not in kinds(before)  # forward and backward
+
+
 def test_too_short_to_go_around_is_gathered():
     args = arguments(3)
     program = mx.spmd(block, mx.Mesh("data:2 model:4"), mx.Layout(LAYOUT, rings="model"))
-    assert kinds(program.explain(*args)) == {"all-gather": 1, "reduce-scatter": 1}
+    report = program.explain(*args)
+    assert kinds(report) == {"all-gather": 1, "reduce-scatter": 1}
+    assert report.unused_rules == ["rings model"]
+
+
+def test_an_axis_along_which_nothing_goes_around_is_said():
+    args = arguments(8)
+    report = mx.spmd(block, mx.Mesh("data:2 model:4"), mx.Layout(LAYOUT, rings="data+model")).explain(*args)
+    assert report.unused_rules == ["rings data"]
+    assert str(report).endswith("\nrules not used by this program: rings data\n")
+    assert {c.scope for c in report.collectives} == {""}  # scopes are those of the user alone
+
+
+def test_the_ring_of_attention_is_no_ring_of_linear_maps():
+    attention, x = grouped(8)
+    x = x.rename(length="positions")
+    layout = mx.Layout("batch:data positions:model", rings="model")
+    report = mx.spmd(lambda attention, x: attention(x), mx.Mesh("data:2 model:4"), layout).explain(attention, x)
+    assert "permute" in kinds(report) and report.unused_rules == ["rings model"]
 
 
 test_mistakes = pinned(

@@ -3,7 +3,8 @@
 Where the layout names an axis for rings, a map of what would be gathered over it multiplies one block after the other
 as they come around, and a map whose result would be reduce-scattered sends partial sums around. Blocks go both ways,
 half of them each, so that both directions of a link carry some. What is sent is what the gather or reduce-scatter would
-send; of maps that share what they are given, the blocks go around once. In the backward pass the one becomes the other.
+send; of maps that share what they are given, the blocks go around once, for those too whose results are not split: they
+would have shared the gather. In the backward pass the one becomes the other.
 """
 
 import functools
@@ -21,7 +22,8 @@ from ..dim import Dim, Dims, select, union, without
 from ..layout import Axes, Placement, current
 from ..mesh import Mesh
 from ..ops import einsum
-from ..ops.operands import compute
+from ..ops.operands import compute, copied, varying_together
+from ..plan.reading.primitives import RING
 from ..tensors import Tensor, local
 from ..transfer import fill_padding, pad_to
 
@@ -51,7 +53,12 @@ class _Ring:
     def send(self, x: Array, step: int) -> Array:
         """Sends to the neighbour."""
         pairs = [(place, (place + step) % self.size) for place in range(self.size)]
-        return collectives.permute(x, self.axes, pairs, self.mesh.axes)
+        with self.scope():
+            return collectives.permute(x, self.axes, pairs, self.mesh.axes)
+
+    def scope(self) -> Any:
+        """Returns a context manager that names what is traced: reports tell by it what goes around."""
+        return jax.named_scope(RING + "+".join(self.axes))
 
     def starts(self, block: int) -> list[Array]:
         """Returns where the block of this processor begins, and those of the processors that are so far away."""
@@ -101,15 +108,20 @@ def product(x: Tensor, weight: Tensor, over: Sequence[str], names: Mapping[str, 
 
 
 def _gathered_dim(x: Tensor, weight: Tensor, over: Sequence[str]) -> Dim | None:
-    """Returns the one dim of x that would be gathered, if a ring may do it: the product is split over its axes."""
+    """Returns the one dim of x that would be gathered, if a ring may do it.
+
+    The product has to vary over its axes: it is split over them, or each processor has a copy of the parameter, and
+    gradients are sums over copies. All such maps would share one gather, so they share the blocks. A product that does
+    not vary takes an x that all have alike, which is a gather of its own without rings too.
+    """
     placement, wanted = local(x)[1], current().placement(x.dims)
     changed = [dim for dim, now, then in zip(x.dims, placement, wanted, strict=True) if now != then]
     if len(changed) != 1 or wanted.of(changed[0]) or not _is_long(changed[0], placement):
         return None
     (dim,) = changed
-    axes = set(placement.of(dim))
     is_plain = dim.name not in over and dim not in weight.dims
-    return dim if is_plain and axes <= current().placement(_result(x, weight, over)).axes else None
+    vary = varying_together([x, weight]) | (local(weight)[1].axes & copied.value)  # as `compute` does
+    return dim if is_plain and vary.issuperset(placement.of(dim)) else None
 
 
 def _scattered_dim(
@@ -149,9 +161,11 @@ def _of_blocks(x: Tensor, weight: Tensor, over: Sequence[str], dim: Dim) -> Tens
 
     def multiply(*arrays: Array) -> Array:
         *blocks, matrix = arrays
-        parts[:] = [einsum(Tensor(a, dims), Tensor(matrix, weight.dims), over=over) for a in blocks]
-        into = _Ring(ring.mesh, ring.axes, parts[0].dims.index(small))
-        return lax.slice_in_dim(_joined([part._array for part in parts], into), 0, dim.size, axis=into.position)
+        with ring.scope():
+            parts[:] = [einsum(Tensor(a, dims), Tensor(matrix, weight.dims), over=over) for a in blocks]
+            into = _Ring(ring.mesh, ring.axes, parts[0].dims.index(small))
+            whole = _joined([part._array for part in parts], into)
+        return lax.slice_in_dim(whole, 0, dim.size, axis=into.position)
 
     small, dims = _smaller(x.dims, dim, placement.block(dim))
     blocks = collectives.once(array, ("ring", ring, placement.dims), around)  # for all maps of x

@@ -50,8 +50,8 @@ def compute(
     """
     vary = vary | varying_together(xs, role)
     stored = [_is_stored_otherwise(x, role) for x in xs]
-    if _copied.value:  # a parameter that is to be gathered is copies then, like one that is stored whole
-        vary |= {a for x, kept in zip(xs, stored, strict=True) if kept for a in local(x)[1].axes} & _copied.value
+    if copied.value:  # a parameter that is to be gathered is copies then, like one that is stored whole
+        vary |= {a for x, kept in zip(xs, stored, strict=True) if kept for a in local(x)[1].axes} & copied.value
     arrays = [x._array if kept else fetch(x, vary, role) for x, kept in zip(xs, stored, strict=True)]
     if not any(stored):
         return fn(*arrays)
@@ -66,12 +66,12 @@ def compute(
     return (gather_and_call if _recomputes.value else jax.checkpoint(gather_and_call))(*arrays)
 
 
-_copied = jax.make_user_context(frozenset())
+copied = jax.make_user_context(frozenset())
 
 
 def copying(axes: frozenset[str]) -> Any:
     """Returns a context manager that names the axes over which parameters are copies: gradients are sums over them."""
-    return _copied(axes | _copied.value)
+    return copied(axes | copied.value)
 
 
 _recomputes = jax.make_user_context(False)  # part of JAX's cache keys: what is jitted is traced again on the other side

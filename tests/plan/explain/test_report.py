@@ -54,6 +54,13 @@ def test_rules_that_nothing_uses():
     assert explain().unused_rules == []
 
 
+def test_rings_in_which_nothing_is_sent():
+    report = explain(layout=mx.Layout("batch:rows", rings="rows+cols"))
+
+    assert report.unused_rules == report.as_dict()["unused_rules"] == ["rings rows", "rings cols"]
+    assert str(report).endswith("\nrules not used by this program: rings rows, rings cols\n")
+
+
 def test_large_tensors_that_processors_hold_alike():
     (w, *_) = explain(layout="batch:rows+cols").replicated
     assert (w.name, w.dims, w.bytes, w.axes) == (

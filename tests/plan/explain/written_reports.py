@@ -80,7 +80,7 @@ def report(**changes):
             **{"temporaries": 133_632, "inputs": 200_960, "results": 813_060, "peak": 3_040_516},
         },
         "padding": {"classes": {"size": 10, "stored": 12, "waste": 1 / 6}},
-        "unused_rules": ["vocab:model"],
+        "unused_rules": ["vocab:model", "rings cols"],
         "replicated": [
             {"name": "w['in']", "dims": "[pixels:784, hidden:1024/cols]", "bytes": 802_816, "axes": ["rows"]},
         ],

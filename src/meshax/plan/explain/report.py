@@ -134,14 +134,15 @@ class Report:
 
     @cached_property
     def unused_rules(self) -> list[str]:
-        """The rules that no tensor of the program has a dim for."""
+        """The rules that no tensor of the program has a dim for, and rings in which no linear map sends anything."""
         layout, seen = self.setting.layout, self.setting.placements
         every = {dim.name for shape, _ in seen for dim in shape}
         unused = [f"{dim}:{'+'.join(axes)}" for dim, axes in layout.rules if dim not in every]
         for role, name, rules in (("param", "params", layout.params), ("optimizer", "optimizer", layout.optimizer)):
             stored = {dim.name for shape, one in seen if one == role for dim in shape}
             unused += [f"{name} {dim}:{'+'.join(axes)}" for dim, axes in rules if dim not in stored]
-        return unused
+        used = {axis for step in self.block.all_steps() for axis in step.ring} if layout.rings else set()
+        return unused + [f"rings {axis}" for axis in layout.rings if axis not in used]
 
     @cached_property
     def replicated(self) -> list[Replicated]:

@@ -45,8 +45,13 @@ class Sameness:
         return self._differs.get(value, _SAME)
 
     def step_differs(self, step: Step) -> _Axes:
-        """Returns the axes along which processors give a step different operands."""
-        return _SAME.union(*(self.differs(v) for v in step.inputs))
+        """Returns the axes along which processors give a step different operands.
+
+        All blocks that go around come to all processors, in some order: if the matrix is the same, so are the products.
+        """
+        operands = [self.differs(v) for v in step.inputs]
+        is_same = step.traits.is_product and any(_around(step).isdisjoint(axes) for axes in operands)
+        return _SAME.union(*operands) - (_around(step) if is_same else _SAME)
 
     def copies(self, step: Step, axis_sizes: Mapping[str, int]) -> int:
         """Returns how many processors compute a step alike."""
@@ -66,13 +71,13 @@ class Sameness:
         return [self.differs(v) for v in block.outputs]
 
     def _outputs(self, step: Step) -> list[_Axes]:
-        operands = [self.differs(v) for v in step.inputs]
         if step.blocks:
+            operands = [self.differs(v) for v in step.inputs]
             inner = {"scan": self._scan, "while": self._while, "cond": self._cond}[step.name]
             return inner(step, operands)
-        together = _SAME.union(*operands)
+        together = self.step_differs(step)
         if step.name == "axis_index":
-            together = frozenset(axes_of(step))
+            together = frozenset(axes_of(step)) - _around(step)  # it only tells the order
         elif is_collective(step):
             axes = frozenset(axes_of(step))
             together = together - axes if step.traits.joins else together | axes
@@ -99,6 +104,11 @@ class Sameness:
     def _cond(self, step: Step, operands: list[_Axes]) -> list[_Axes]:
         outs = [self._run(block, operands[1:]) for block in step.blocks]
         return [_SAME.union(operands[0], *axes) for axes in zip(*outs, strict=True)]
+
+
+def _around(step: Step) -> _Axes:
+    """Returns the axes of the ring in which a step is; backwards none: gradients of blocks are parts of sums."""
+    return _SAME if step.phase == "backward" else step.ring
 
 
 def duplicates_of(flops: Mapping[Step, int], sameness: Sameness, axis_sizes: Mapping[str, int]) -> list[Duplicate]:

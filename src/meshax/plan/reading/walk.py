@@ -24,7 +24,7 @@ from ...errors import MeshaxError
 from ...ops.gradients import GRADIENT
 from ...sources import LABELS, Source, is_of_library, operations_in, place_of, source_of
 from .broadcasting import Number
-from .primitives import CONTROL, Traits, traits_of
+from .primitives import CONTROL, RING, Traits, traits_of
 
 _RECOMPUTED, _BACKWARD, _FORWARD = ("rematted_computation", "transpose(", "jvp(")
 
@@ -73,6 +73,12 @@ class Step:
     def traits(self) -> Traits:
         """What is known of its primitive."""
         return traits_of(self.name)
+
+    @property
+    def ring(self) -> frozenset[str]:
+        """The axes around which a linear map sends blocks, if it is a part of that."""
+        parts = re.split(r"[/()]", self.scope) if RING in self.scope else ()
+        return frozenset(a for part in parts if part.startswith(RING) for a in part.removeprefix(RING).split("+"))
 
     @cached_property
     def source(self) -> Source:
@@ -205,7 +211,8 @@ def _definition(fn: Any) -> Source:
 def without_operations(scope: str) -> str:
     """Returns a scope as the user has named it."""
     parts = re.split(r"([/()])", scope)
-    return re.sub(r"/+(?=[/)])|/$|^/", "", "".join(part for part in parts if part not in LABELS))
+    named = (part for part in parts if part not in LABELS and not part.startswith(RING))
+    return re.sub(r"/+(?=[/)])|/$|^/", "", "".join(named))
 
 
 def told_apart(files: Iterable[str]) -> dict[str, str]:

@@ -34,7 +34,8 @@ function paddingWarning([dim, { size, stored, waste }]) {
 }
 
 function unusedWarning(rule) {
-  return element("li", {}, element("code", {}, rule), " splits no tensor of this program.");
+  const why = rule.startsWith("rings ") ? ": no linear map sends blocks along it." : " splits no tensor of this program.";
+  return element("li", {}, element("code", {}, rule), why);
 }
 
 function replicatedWarning({ name, dims, bytes, axes }) {
