@@ -555,3 +555,39 @@ MISTAKES = {
 }
 
 test_messages = pinned(MISTAKES)
+
+
+@pytest.mark.parametrize("rules", ["hidden:cols", "batch:cols hidden:rows", "hidden:rows+cols"])
+def test_padding_of_results_is_zeros(rules):
+    """JAX code outside, which knows no dims, may add up what is stored."""
+    batch, hidden = mx.dims(batch=6, hidden=5)
+    x = mx.tensor(np.arange(30, dtype=np.float32).reshape(6, 5), (batch, hidden))
+    made = mx.spmd(lambda x: (mx.exp(-x), x == x, mx.sum(x, "batch") + 1), mesh, rules)(x)
+    for one in made:
+        assert one.array.size > one.numpy().size or rules == "batch:cols hidden:rows"
+        assert np.asarray(one.array).sum() == pytest.approx(one.numpy().sum(), rel=1e-6)
+
+
+def test_dims_may_have_any_name():
+    x = mx.tensor(np.arange(6.0, dtype=np.float32).reshape(3, 2), "op self")
+    assert x.rename(self="names").dims == mx.dims("op:3 names:2")
+    np.testing.assert_array_equal(x[{"op": 1}].numpy(), [2, 3])
+
+
+def test_dims_of_ours_have_no_rules():
+    mx.grad(lambda w, x: mx.sum(x * w), microbatches=2, over="batch")(mx.ones(()), mx.ones(mx.dims("batch:4")))
+    with pytest.raises(mx.LayoutError, match="no dim '_microbatches' was ever made"):
+        mx.spmd(lambda x: x, mesh, "_microbatches:rows")
+
+
+@pytest.mark.parametrize("layout", ["", "batch:rows"])
+def test_microbatches_fold_each_of_several_keys(layout):
+    batch, keys = mx.Dim("batch", 4), jax.random.split(jax.random.key(0), 2)
+
+    def loss(w, x, keys):
+        noise = [mx.random.normal(key, (mx.Dim("batch", 2),)) for key in keys]
+        return mx.sum(w * x * noise[0] * noise[1])
+
+    got = mx.spmd(mx.grad(loss, microbatches=2, over="batch"), mesh, layout)(mx.ones(()), mx.ones(batch), keys)
+    parts = [[jax.random.normal(jax.random.fold_in(key, part), (2,)) for key in keys] for part in range(2)]
+    assert got.item() == pytest.approx(np.mean([np.sum(a * b) for a, b in parts]), rel=1e-5)

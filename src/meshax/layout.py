@@ -253,7 +253,7 @@ class Setting:
             rule = _show_rules([(dim, axes)])
             unknown = [axis for axis in axes if axis not in self.mesh.axes]
             problems += [f'"{rule}": no mesh axis {axis!r}; {did_you_mean(axis, self.mesh.axes)}' for axis in unknown]
-            if dim not in known_names():
+            if dim not in known_names() or dim.startswith("_"):  # one of ours
                 problems.append(f'"{rule}": no dim {dim!r} was ever made; {did_you_mean(dim, known_names())}')
         for role in ROLES:
             for dim, axes in self._rules[role].items():

@@ -18,8 +18,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from . import collectives
-from .checking.derivatives import DerivativeOfCopies, differentiates_copies
-from .checking.slices import check
+from .checking.slices import checked
 from .compat import Array, is_traced
 from .dim import Dims, show
 from .errors import ArgumentError, MeshError, ShapeError
@@ -27,7 +26,7 @@ from .layout import Layout, Placement, RulesLike, Setting, ambient, current, is_
 from .mesh import Mesh
 from .ops.gradients import casting
 from .tensors import Packed, Tensor, check_same_everywhere, copies_of, is_tensor, settled_array
-from .transfer import crop, pad_to
+from .transfer import crop, fill_padding, pad_to
 
 if TYPE_CHECKING:
     from .plan.explain.report import Report
@@ -113,7 +112,7 @@ class Program(Generic[P, R]):
             traced = self._jit(partial(self._run, setting, casts)).trace(*positional, **named)
             return traced.jaxpr, traced
 
-        traced = _checked(trace)
+        traced = checked(trace)
         results = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), traced.out_info[0])
         donated = [i in self.donate for i, arg in enumerate(arguments) for _ in jax.tree.leaves(arg, is_leaf=is_tensor)]
         return Trace(traced.jaxpr, arguments, len(positional), results, donated, setting, traced)
@@ -151,7 +150,7 @@ class Program(Generic[P, R]):
             run = jax.jit(partial(self._run, self.setting, casts), inline=True)
             return run.trace(*args, **named).jaxpr, run  # called with the same arguments, it is not traced again
 
-        return _checked(trace)(*args, **named)
+        return checked(trace)(*args, **named)
 
     def _run(self, setting: Setting, casts: bool, /, *args: Any, **named: Any) -> tuple[Any, Array]:
         """Runs on whole arrays, already padded; gradients may be taken by copies if it `casts`.
@@ -183,27 +182,12 @@ class Program(Generic[P, R]):
         return results[0].rebuild(arrays), jnp.zeros(())
 
 
-def _checked(trace: Callable[[bool], tuple[Any, Any]]) -> Any:
-    """Returns what comes with a trace in which JAX code sees slices and derivatives as it may, or raises a SliceError.
-
-    `trace` returns a traced program and something else, given whether gradients may be taken by copies.
-    """
-    try:
-        traced, result = trace(True)
-        is_right = not differentiates_copies(traced)
-    except DerivativeOfCopies:
-        is_right = False
-    if not is_right:
-        traced, result = trace(False)
-    check(traced)
-    return result
-
-
 def _result(leaf: Any, setting: Setting) -> Array:
     """Returns what a processor contributes to a result: its slice, the same as others' where it is not split."""
     if is_tensor(leaf):
-        array = settled_array(leaf)
-        return collectives.replicate(array, sorted(copies_of(array, setting.placement(leaf.dims, leaf.role))))
+        array, placement = settled_array(leaf), setting.placement(leaf.dims, leaf.role)
+        whole = collectives.replicate(array, sorted(copies_of(array, placement)))
+        return fill_padding(whole, placement, leaf.dims)  # with zeros, as `put` does: others may look at it
     if not _is_number_or_array(leaf):
         raise ShapeError(
             f"a program returns pytrees of tensors, arrays and numbers, not {type(leaf).__name__}.",

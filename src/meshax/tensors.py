@@ -15,7 +15,7 @@ import numpy as np
 
 from . import collectives
 from .checking import border
-from .checking.derivatives import DerivativeOfCopies, is_within_custom_vjp
+from .checking.derivatives import check_copies
 from .compat import Array, is_traced, named, varying_axes
 from .dim import Dim, DimLike, Dims, DimsLike, as_list, find, show, sizes, unique
 from .errors import LayoutError, MeshaxError, ShapeError
@@ -155,7 +155,7 @@ class Tensor:
         all = any = max = mean = min = prod = sum = var = _reduce
 
         def astype(self, dtype: Any) -> "Tensor": ...  # noqa: D102
-        def rename(self, **names: DimLike) -> "Tensor": ...  # noqa: D102
+        def rename(self, /, **names: DimLike) -> "Tensor": ...  # noqa: D102
         def argmax(self, over: DimLike) -> "Tensor": ...  # noqa: D102
         def argmin(self, over: DimLike) -> "Tensor": ...  # noqa: D102
 
@@ -203,7 +203,7 @@ def _given_away(x: Tensor) -> Array:
     is_settled = x._placement is None and not x._pending
     is_ready = is_settled and (not any(parts) or (is_traced(x._array) and _is_slice(x._array, placement)))
     array = x._array if is_ready else settled_array(x)
-    _check_derivative(array, placement)
+    check_copies(array, placement.axes)
     if not any(parts):
         return array
     marked = collectives.once(array, ("leaves", parts), lambda array: border.leave(array, parts))
@@ -224,16 +224,11 @@ def _taken_in(array: Any, dims: Dims, role: str | None) -> Any:
     if not setting.has_rules or not isinstance(array, _ARRAYS):
         return array
     placement = setting.placement(dims, role)
-    _check_derivative(array, placement)
+    check_copies(array, placement.axes)
     parts = placement.parts
     if not any(parts) or not _is_slice(array, placement):
         return array
     return collectives.once(array, ("enters", parts), lambda array: border.enter(array, parts))
-
-
-def _check_derivative(array: Array, placement: Placement) -> None:
-    if is_traced(array) and copies_of(array, placement) and is_within_custom_vjp():
-        raise DerivativeOfCopies
 
 
 def is_tensor(x: Any) -> bool:

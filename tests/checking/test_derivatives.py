@@ -82,6 +82,27 @@ def with_aux(w, x):
     return inner(w, x), {"positive": w > 0, "twice": w * 2}
 
 
+clipped = jax.custom_vjp(lambda array: array)  # its rule is not linear: of parts of a gradient it makes something else
+clipped.defvjp(lambda array: (array, None), lambda _, g: (jnp.clip(g, -0.01, 0.01),))
+
+
+def after(rule):
+    """Trains on parameters that a rule by hand has seen."""
+    return lambda w, x: mx.sum(mx.tanh(mx.einsum(x, rule(w), out="b v")))
+
+
+def transposed(w, x):
+    y = mx.tanh(mx.einsum(x, w, out="b v"))
+    (back,) = jax.linear_transpose(lambda w: mx.einsum(x, w, out="b v"), w)(y)
+    return mx.sum(mx.sin(back))
+
+
+def called_linearly(w, x):
+    y = mx.einsum(x, w, out="b v")
+    double = lambda a: jax.custom_derivatives.linear_call(lambda _, a: 2 * a, lambda _, g: 2 * g, (), a)  # noqa: E731
+    return mx.sum(mx.sin(jax.tree.map(double, y)))
+
+
 PROGRAMS = {
     "ours in ours": mx.value_and_grad(lambda w, x: size(mx.grad(inner)(w, x))),
     "three deep": mx.grad(lambda w, x: size(mx.grad(lambda w, x: size(mx.grad(inner)(w, x)))(w, x))),
@@ -107,6 +128,15 @@ PROGRAMS = {
     "a rule by hand, jitted": mx.value_and_grad(jax.jit(lambda w, x: mx.mean(mx.square(by_hand(w, x))))),
     "a rule by hand, recomputed": mx.value_and_grad(mx.remat(lambda w, x: mx.mean(mx.square(by_hand(w, x))))),
     "a rule by equinox": mx.value_and_grad(by_equinox),
+    "a rule that clips, lifted": mx.grad(after(mx.lift(clipped))),
+    "a rule that clips, by trees": mx.grad(after(lambda w: jax.tree.map(clipped, w))),
+    "a rule that clips, jitted": mx.grad(after(lambda w: jax.tree.map(jax.jit(lambda a: clipped(2 * a)), w))),
+    "a rule that clips slices": mx.grad(after(lambda w: mx.local(clipped, w, out="d v", splittable="d v"))),
+    "a rule that clips, in microbatches": mx.grad(after(mx.lift(clipped)), microbatches=2, over="b"),
+    "a rule that clips, in a gradient": mx.grad(lambda w, x: size(mx.grad(after(mx.lift(clipped)))(w, x))),
+    "a linear transpose": mx.value_and_grad(transposed),
+    "a linear call": mx.value_and_grad(called_linearly),
+    "ours, by jax.vjp, in ours": mx.grad(lambda w, x: mx.sum(jax.vjp(lambda w: mx.grad(inner)(w, x), w)[1](w)[0])),
     "auxiliary copies": mx.grad(with_aux, has_aux=True),
     "a hidden parameter": mx.value_and_grad(lambda w, x: size(mx.grad(lambda h, x: inner(h * h, x))(mx.tanh(w), x))),
 }
@@ -121,6 +151,29 @@ def test_derivatives_do_not_depend_on_the_layout(name):
         for one, other in zip(leaves, wanted, strict=True):
             assert one.dtype == other.dtype, layout
             np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-6, err_msg=f"{name} under {layout}")
+
+
+def test_a_rule_on_activations_costs_nothing():
+    """Slices are not copies: such a kernel leaves the gradients to be summed once."""
+    traces = []
+
+    def loss(w, x):
+        traces.append(1)
+        kernel = mx.local(clipped, mx.einsum(x, w, out="b v"), out="b v", splittable="b v")
+        return mx.sum(mx.lift(clipped)(kernel))
+
+    program = mx.spmd(mx.grad(loss), mesh, LAYOUTS["even"])
+    np.testing.assert_allclose(program(w, x).numpy(), mx.grad(loss)(w, x).numpy(), rtol=1e-5)
+    assert len(traces) == 2, "once each"
+    assert [one.kind for one in program.explain(w, x).collectives] == ["all-reduce"]
+
+
+def test_errors_that_have_nothing_to_do_with_copies_are_raised_as_they_are():
+    def wrong(w, x):
+        raise TypeError("of the user's")
+
+    with pytest.raises(TypeError, match="of the user's"):
+        mx.spmd(mx.grad(wrong), mesh, LAYOUTS["even"])(w, x)
 
 
 def test_derivatives_by_others_cost_a_second_trace_and_ours_do_not():

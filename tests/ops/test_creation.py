@@ -106,3 +106,9 @@ MISTAKES = {
 }
 
 test_messages = pinned(MISTAKES)
+
+
+@pytest.mark.parametrize(("value", "what"), [(np.arange(4.0), "an array"), (mx.ones(()), "a tensor")])
+def test_full_takes_a_number(value, what):
+    with pytest.raises(mx.ShapeError, match=f"^mx.full fills with a number, not {what}."):
+        mx.full((length,), value)

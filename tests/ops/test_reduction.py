@@ -287,3 +287,12 @@ MISTAKES = {
 }
 
 test_messages = pinned(MISTAKES)
+
+
+@pytest.mark.parametrize("layout", ["", "hidden:cols", "batch:rows"])
+def test_the_variance_of_complex_numbers_is_real(layout):
+    z = np.arange(24.0, dtype=np.float32).reshape(4, 6) * np.exp(1j * np.arange(24.0).reshape(4, 6))
+    x = mx.tensor(z.astype(np.complex64), "batch hidden")
+    got = mx.spmd(lambda x: mx.var(x, "hidden"), mx.Mesh("rows:2 cols:4"), layout)(x).numpy()
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, np.var(z, axis=1), rtol=1e-5)

@@ -13,11 +13,13 @@ from typing import Any
 import jax
 import jax.extend.core
 
+from ..compat import varying_axes
 from ..dim import Dim, show
-from ..errors import SliceError
+from ..errors import MeshaxError, SliceError
 from ..layout import Part
 from ..sources import is_of_library, source_of
 from .border import ENTERS, MARKS
+from .derivatives import DerivativeOfCopies, differentiates_copies, watching
 from .jaxprs import inner_programs, scan_counts
 from .rules import ALWAYS, EACH_ALONE, ELEMENTWISE, RULES, WATCHING, Combined, State, alike, drop, joined
 
@@ -34,6 +36,25 @@ _INSTEAD = {
 }  # fmt: skip
 
 
+def checked(trace: Callable[[bool], tuple[Any, Any]]) -> Any:
+    """Returns what comes with a trace in which JAX code sees slices and derivatives as it may, or raises a SliceError.
+
+    `trace` returns a traced program and something else, given whether gradients may be taken by copies. Where they may
+    not, somebody else's rule has met copies, or JAX has, whose types then differ.
+    """
+    try:
+        traced, result = trace(True)
+        is_right = not differentiates_copies(traced)
+    except MeshaxError:
+        raise
+    except (DerivativeOfCopies, TypeError, ValueError):
+        is_right = False
+    if not is_right:
+        traced, result = trace(False)
+    check(traced)
+    return result
+
+
 def check(jaxpr: Any) -> None:
     """Raises `SliceError` if a traced program combines elements of a slice outside of our operations."""
     _Reader().run(jaxpr, [None] * len(jaxpr.invars), None)
@@ -41,7 +62,9 @@ def check(jaxpr: Any) -> None:
 
 def check_elementwise(fn: Callable[..., Any], arrays: Sequence[Any], states: Sequence[State]) -> None:
     """Raises `SliceError` if a function of arrays in these states combines elements of slices."""
-    _Reader().run(jax.make_jaxpr(fn)(*arrays).jaxpr, states, None)
+    with watching(frozenset(), but=frozenset().union(*map(varying_axes, arrays))):  # it is called once more
+        jaxpr = jax.make_jaxpr(fn)(*arrays).jaxpr
+    _Reader().run(jaxpr, states, None)
 
 
 class _Reader:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from .. import collectives
 from ..dim import Dim, Dims, DimsLike, as_list, show, unique
@@ -52,6 +53,12 @@ def full(dims: DimsLike, value: Any, dtype: Any = None) -> Tensor:
     Communication: none.
     """
     shape = sized_dims(dims, "full")
+    if isinstance(value, Tensor) or np.ndim(value):
+        raise ShapeError(
+            f"mx.full fills with a number, not {'a tensor' if isinstance(value, Tensor) else 'an array'}.",
+            values=f"{show(shape)} with {value!r}"[:160],
+            fix="multiply: mx.ones(dims) * value; or name an array's dims by mx.tensor.",
+        )
     placement = current().placement(shape)
     return Tensor(collectives.to_copies(jnp.full(placement.local_shape, value, dtype), placement.axes), shape)
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import collectives
+from ..checking.derivatives import watching
 from ..compat import Array
 from ..layout import Placement
 from ..transfer import along, is_real
@@ -23,7 +24,8 @@ def call_on_slices(fn: Callable[..., Array], arrays: Sequence[Array], placements
     Communication: none, if every processor holds an element of each dim; otherwise an all-reduce of one element of the
     uneven dim, for each operand that has it.
     """
-    return fn(*map(_repeat_first, arrays, placements))
+    with watching(frozenset(), but=frozenset().union(*(placement.axes for placement in placements))):
+        return fn(*map(_repeat_first, arrays, placements))
 
 
 def _repeat_first(x: Array, placement: Placement) -> Array:

@@ -19,7 +19,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from .. import collectives
-from ..checking.derivatives import BY_COPIES, BY_VALUES
+from ..checking.derivatives import BY_COPIES, BY_VALUES, watching
 from ..compat import Array, varying_axes
 from ..dim import Dim, DimLike, Dims, show, unique
 from ..errors import ArgumentError, DtypeError, ShapeError
@@ -84,7 +84,8 @@ def value_and_grad(
         returned: list[Packed] = []
 
         def loss(arrays: list[Array], others: list[Any]) -> Any:
-            with jax.named_scope(BY_COPIES if axes or any(copies) else BY_VALUES), copying(axes):
+            over = axes.union(*copies)
+            with jax.named_scope(BY_COPIES if over else BY_VALUES), copying(axes), watching(over):
                 chosen = dict(zip(positions, params.rebuild(arrays), strict=True))
                 rest = iter(others)
                 out = fn(*(chosen[i] if i in chosen else next(rest) for i in range(len(args))))
@@ -270,7 +271,10 @@ def _cut(x: Tensor, name: str | None, parts: int) -> tuple[Array, tuple[Dim, ...
 
 def _fold(leaf: Any, part: Array) -> Any:
     is_key = hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return jax.random.fold_in(leaf, part) if is_key else leaf
+    if not is_key:
+        return leaf
+    fold = functools.reduce(lambda fold, _: jax.vmap(fold, (0, None)), leaf.shape, jax.random.fold_in)  # of each key
+    return fold(leaf, part)
 
 
 def _with_parts(parts: int, array: Array, shape: tuple[Dim, ...], role: str | None) -> Tensor:

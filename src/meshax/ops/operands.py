@@ -137,7 +137,7 @@ def describe(xs: Sequence[Tensor]) -> str:
     return " and ".join(show(x.dims) for x in xs)
 
 
-def integers(op: str, **arguments: Any) -> list[int]:
+def integers(op: str, /, **arguments: Any) -> list[int]:
     """Returns the arguments of these names as Python integers, or raises."""
     numbers, wrong, computed = [], [], False
     for name, number in arguments.items():

@@ -15,6 +15,7 @@ from ..sources import operation
 from ..tensors import Tensor, check_tensor
 from ..transfer import along, fill_padding, indices
 from .creation import places_fit
+from .elementwise import abs as magnitude
 from .elementwise import astype
 from .operands import compute
 
@@ -99,6 +100,8 @@ def var(x: Tensor, over: Over = None) -> Tensor:
     """
     dims = reduced_dims(x, over, "var")
     centred = x - mean(x, dims)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        centred = magnitude(centred)
     return mean(centred * centred, dims)
 
 

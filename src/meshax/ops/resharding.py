@@ -184,7 +184,7 @@ def _groups(before: Dims, after: Dims) -> list[tuple[Dims, Dims]]:
     return groups
 
 
-def _rename_method(self: Tensor, **names: DimLike) -> Tensor:
+def _rename_method(self: Tensor, /, **names: DimLike) -> Tensor:
     """Gives dims new names: `x.rename(length="positions")`."""
     return rename(self, names)
 
