@@ -290,6 +290,10 @@ Of 8 processors, both as compiled for CPUs; of 512, ours as traced, and d_model 
 all-reduce and a slice where its compilers for TPUs and GPUs make a reduce-scatter. The compiler for TPUs does more of
 its own: it gathers in bfloat16 what only products read (sequence), and makes one all-reduce of reduce-scatters that are
 as small as these (ZeRO-1, of both).
+
+Fully sharded, the least is that of processors which never hold the whole model, and so gather the layers twice. XLA for
+CPUs may join the two where layers are as small as these, and hold them: with jax 0.10.2 ours sends 3,792,775 bytes in
+that row, 0.734 of the least. The row `model` is on 8 processors in both tables.
 """
 
 if __name__ == "__main__":
