@@ -141,6 +141,7 @@ def test_what_a_model_keeps_is_said_in_one_way(monkeypatch, tmp_path, capsys):
         (["--mesh", "data"], "'data' is not a part of a mesh."),
         (["--mesh", "data:64", "--layout", "data"], "the mesh has 64 processors, but there are only 8 devices."),
         (["--optimizer.name", "adam"], "there is no optimizer 'adam'."),
+        (["--compiler-options", "foo"], "'foo' is no option of the compiler."),
         (["--batch", "1"], "a batch of 1 is too small for this layout."),
         (["--batch", "8", "--optimizer.microbatches", "3"], "a batch of 8 cannot be cut into 3 microbatches."),
         (["--config", "nowhere.toml"], "'nowhere.toml' cannot be read as a configuration."),
