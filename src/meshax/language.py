@@ -20,6 +20,7 @@ from .mesh import Mesh
 from .ops import *  # noqa: F403  # what each module of operations lists in its __all__
 from .ops import __all__ as _ops
 from .ops import randomness as random
+from .plan.compile import topologies as _topologies  # noqa: F401  # machines for mx.Mesh(topology=)
 from .plan.search.layout_search import auto_layout
 from .processes import gather_to_host
 from .program import Program, put, spmd

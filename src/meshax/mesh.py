@@ -6,7 +6,7 @@ hosts, the last axes stay inside one, where links are fast, and the first go fro
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -211,6 +211,10 @@ def _arrange(shape: Sequence[int], devices: list[Any], *, explicit: bool) -> np.
     return np.array(chosen, dtype=object).reshape(shape)
 
 
+# How JAX is asked for a machine by its name, for platforms where a name is not enough: who knows machines stands above.
+DESCRIPTIONS: dict[str, Callable[[str], dict[str, Any]]] = {}
+
+
 def _topology_devices(topology: str) -> list[Any]:
     platform, _, name = topology.partition(" ")
     if not name:
@@ -222,11 +226,15 @@ def _topology_devices(topology: str) -> list[Any]:
     from jax.experimental import topologies  # slow to import, and only needed here
 
     try:
-        return list(topologies.get_topology_desc(platform=platform, topology_name=name).devices)
+        asked = DESCRIPTIONS.get(platform, lambda name: {"platform": platform, "topology_name": name})(name)
+        return list(topologies.get_topology_desc(**asked).devices)
+    except MeshError:
+        raise
     except Exception as error:
         raise MeshError(
             f"there is no compiler here for the topology {topology!r}.",
             values=str(error).splitlines()[0],
-            rule="a TPU topology needs the package libtpu and the environment variable TPU_SKIP_MDS_QUERY=1.",
+            rule="a TPU topology needs the package libtpu and the environment variable TPU_SKIP_MDS_QUERY=1, a GPU's "
+            "the packages of jax[cuda12].",
             fix="pip install libtpu, in the version that jax[tpu] of the installed jax asks for; or use abstract=True.",
         ) from error

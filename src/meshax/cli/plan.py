@@ -11,10 +11,10 @@ from .options import OnLaidOut, progress_console, usage
 
 @dataclass(kw_only=True)
 class MakePlan(OnLaidOut):
-    """Compiles a program for TPUs that are not there: does it fit, what does the compiler make of it, how fast is it.
+    """Compiles a program for TPUs or GPUs that are not there: does it fit, what becomes of it, how fast is it.
 
-    Needs the TPU compiler, but no TPU: pip install 'meshax[tpu]'; for virtual processors of this machine, only what is
-    installed: --topology cpu. The compiler runs in a process of its own. Example:
+    Needs the compiler, but no TPU or GPU: pip install 'meshax[tpu]', or 'meshax[cuda]'; for virtual processors of this
+    machine, only what is installed: --topology cpu. The compiler runs in a process of its own. Example:
 
     meshax plan examples/transformer.py:lm_4_90b --topology "tpu v2:16x16" --mesh "data:32 model:16" --layout data+model
     """
@@ -23,7 +23,7 @@ class MakePlan(OnLaidOut):
         str,
         arg(
             metavar="NAME",
-            help='The machine, as in "tpu v2:16x16" (512 cores), or cpu.',
+            help='The machine, as in "tpu v2:16x16" (512 cores), "gpu h200:8", or cpu.',
             help_behavior_hint="(required)",
         ),
     ]
@@ -45,7 +45,14 @@ class MakePlan(OnLaidOut):
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         from ..mesh import Mesh
-        from ..plan.compile.topologies import CPU, check_compiler, check_size, check_topology, plain_topology
+        from ..plan.compile.topologies import (
+            CPU,
+            check_compiler,
+            check_size,
+            check_topology,
+            machine_of,
+            plain_topology,
+        )
         from ..plan.compile.worker import plan_apart
         from ..plan.cost.hardware import find
         from ..plan.printing.terminal import terminal_width
@@ -58,11 +65,10 @@ class MakePlan(OnLaidOut):
         with usage():
             if topology != CPU:
                 check_topology(topology)
-            machine = find(self.hardware or (None if topology == CPU else topology.partition(":")[0]))
+            machine = find(self.hardware or (None if topology == CPU else machine_of(topology)))
             if self.mesh:
                 check_size(topology, Mesh(self.mesh, abstract=True))
-        if topology != CPU:
-            check_compiler()
+        check_compiler(topology)
         columns = (SpinnerColumn(finished_text="-"), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=progress_console()) as progress:
 

@@ -13,6 +13,7 @@ from ..models.presets import batch_sizes, preset
 from ..optim import by_name, clipped
 from ..plan.compile.targets import Target
 from ..plan.compile.worker import main
+from .step import compiler_options
 from .step_memory import step_and_shapes
 
 
@@ -37,7 +38,7 @@ def preset_target(
     """
     config, batch = check_preset_step(name, model, sizes)
     step, args = step_and_shapes(config, clipped(by_name(optimizer, 0.01), 1.0), config.batch(batch))
-    return Target(f"the preset {name}", step, args, (0,))
+    return Target(f"the preset {name}", step, args, (0,), flags=compiler_options)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import inspect
 import linecache
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +42,7 @@ class Target:
     path: Path | None = None  # of its file
     tokens: int = 0  # that a call writes
     unsplit: tuple[str, ...] = ()  # dims that no layout is to split
+    flags: Callable[[Mesh], Mapping[str, Any]] = lambda mesh: {}  # of the compiler, for processors
 
     def axes(self, mesh: str = "") -> str:
         """Returns the mesh that is given, or the target's own."""
@@ -72,7 +73,7 @@ class Target:
             processors = Mesh(axes, topology=topology)
         else:
             processors = DescribedMesh(axes, hardware) if hardware else Mesh(axes, abstract=True)
-        flags = overlapping(processors.platform) if overlap else None
+        flags = {**self.flags(processors), **(overlapping(processors.platform) if overlap else {})}
         if own is not None and not (layout or params or optimizer):
             rules = own.layout
             if rings:

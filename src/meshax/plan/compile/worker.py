@@ -122,11 +122,13 @@ def _plan(request: Mapping[str, Any], load: Any, on_stage: Callable[[str], None]
     import jax
 
     from ...mesh import Mesh
+    from ..cost.hardware import KNOWN, find
+    from ..cost.processors import assuming
     from ..printing.terminal import fitted
     from .planning import plan
     from .targets import blamed, load_target
     from .text import as_text
-    from .topologies import CPU, check_size
+    from .topologies import CPU, check_size, machine_of
 
     on_stage("loading")
     start = time.perf_counter()
@@ -134,7 +136,9 @@ def _plan(request: Mapping[str, Any], load: Any, on_stage: Callable[[str], None]
     if is_cpu:  # before the target uses JAX
         count = Mesh(request["mesh"], abstract=True).size if request["mesh"] else _VIRTUAL
         jax.config.update("jax_num_cpu_devices", count)
-    target = (load or load_target)(request["target"])
+    machine = KNOWN["cpu"] if is_cpu else find(machine_of(request["topology"]))
+    with assuming(machine):  # layers are as many programs as suits it
+        target = (load or load_target)(request["target"])
     mesh = Mesh(target.axes(request["mesh"]), abstract=True)
     check_size(request["topology"], mesh)
     if is_cpu and mesh.size > count:
