@@ -21,7 +21,7 @@ DOCS := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo docs test test-all check invariants chaos bench test-tpu test-gpu test-browser clean
+.PHONY: help demo docs test test-all check invariants chaos bench test-tpu test-cuda test-gpu test-browser clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -74,6 +74,11 @@ test-tpu: $(DEV) ## tests that compile for TPUs (needs libtpu)
 	$(call run_marked,tpu,TPU_SKIP_MDS_QUERY=1 ALLOW_MULTIPLE_LIBTPU_LOAD=1,\
 	$(BIN)/python -c 'import libtpu',\
 	libtpu is missing. Install it with: $(BIN)/pip install -e '.[tpu]' -c constraints.txt)
+
+test-cuda: $(DEV) ## tests that compile for GPUs (needs jax's packages for CUDA, and no GPU)
+	$(call run_marked,cuda,,\
+	$(BIN)/python -c 'import jax_cuda12_plugin' || $(BIN)/python -c 'import jax_cuda13_plugin',\
+	jax's packages for CUDA are missing. Install them with: $(BIN)/pip install -e '.[cuda]' -c constraints.txt)
 
 test-gpu: $(DEV) ## tests on a GPU (needs one that jax sees)
 	$(call run_marked,gpu,MESHAX_TEST_PLATFORM=cuda$(comma)cpu,\

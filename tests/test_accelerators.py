@@ -76,6 +76,19 @@ def test_a_decoder_compiles_for_a_tpu_that_is_not_there(layout):
         mx.spmd(decoder.sgd, mesh, layout)(decoder.init(), *decoder.tokens())
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_a_decoder_compiles_for_gpus_that_are_not_there(layout):
+    mesh = mx.Mesh("data:2 model:4", topology="gpu h100:8")
+    assert mesh.platform == "gpu" and mesh.device_kind.startswith("NVIDIA H100") and not mesh.has_devices
+    untried = {"xla_gpu_enable_triton_gemm": False}  # tiles that XLA would try out may not fit
+    program = mx.spmd(decoder.sgd, mesh, layout, compiler_options=untried)
+    compiled = program.compile(decoder.init(), *decoder.tokens())
+    assert compiled.memory_analysis().argument_size_in_bytes > 0 and "all-reduce" in compiled.as_text()
+    with pytest.raises(mx.MeshError, match="no devices to run on"):
+        mx.spmd(decoder.sgd, mesh, layout)(decoder.init(), *decoder.tokens())
+
+
 @pytest.mark.tpu
 def test_a_topology_that_does_not_exist_is_an_error():
     with pytest.raises(mx.MeshError, match="no compiler here for the topology 'tpu v9:1x1'"):

@@ -203,13 +203,18 @@ def test_names_that_do_not_exist_are_found(tmp_path):
     assert list(unknown_names(document)) == ["meshax.nn.Tea", "mx.tea"]
 
 
+_PLATFORMS = {"tpu": "tpu", "cuda": "gpu"}  # whose compilers tests of a mark need
+
+
 def shown_plans():
     """Iterates over the commands `meshax plan` that documents show with what they print."""
     for document in DOCUMENTS:
         for block in blocks_of(document, "console"):
             command, _, shown = block.text.partition("\n")
             if command.startswith("$ meshax plan "):
-                marks = [pytest.mark.tpu] if '"tpu ' in command else []
+                marks = [
+                    mark for mark in (pytest.mark.tpu, pytest.mark.cuda) if f'"{_PLATFORMS[mark.name]} ' in command
+                ]
                 yield pytest.param(shlex.split(command)[2:], shown, id=f"{document.name}:{block.line}", marks=marks)
 
 

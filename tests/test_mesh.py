@@ -288,6 +288,6 @@ def test_message_of_a_topology_without_its_compiler(monkeypatch):
     assert str(raised.value) == (
         "there is no compiler here for the topology 'tpu v2:16x16'.\n"
         "  values: no support for tpu\n"
-        "  rule: a TPU topology needs the package libtpu and the environment variable TPU_SKIP_MDS_QUERY=1.\n"
-        "  fix: pip install libtpu, in the version that jax[tpu] of the installed jax asks for; or use abstract=True."
+        "  rule: TPUs need the package libtpu and the environment variable TPU_SKIP_MDS_QUERY=1, GPUs jax's for CUDA.\n"
+        "  fix: pip install 'meshax[tpu]' or 'meshax[cuda]', as the installed jax asks for; or use abstract=True."
     )

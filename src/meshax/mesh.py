@@ -225,16 +225,13 @@ def _topology_devices(topology: str) -> list[Any]:
         )
     from jax.experimental import topologies  # slow to import, and only needed here
 
+    asked = DESCRIPTIONS.get(platform, lambda name: {"platform": platform, "topology_name": name})(name)
     try:
-        asked = DESCRIPTIONS.get(platform, lambda name: {"platform": platform, "topology_name": name})(name)
         return list(topologies.get_topology_desc(**asked).devices)
-    except MeshError:
-        raise
     except Exception as error:
         raise MeshError(
             f"there is no compiler here for the topology {topology!r}.",
             values=str(error).splitlines()[0],
-            rule="a TPU topology needs the package libtpu and the environment variable TPU_SKIP_MDS_QUERY=1, a GPU's "
-            "the packages of jax[cuda12].",
-            fix="pip install libtpu, in the version that jax[tpu] of the installed jax asks for; or use abstract=True.",
+            rule="TPUs need the package libtpu and the environment variable TPU_SKIP_MDS_QUERY=1, GPUs jax's for CUDA.",
+            fix="pip install 'meshax[tpu]' or 'meshax[cuda]', as the installed jax asks for; or use abstract=True.",
         ) from error

@@ -271,10 +271,9 @@ def _cut(x: Tensor, name: str | None, parts: int) -> tuple[Array, tuple[Dim, ...
 
 def _fold(leaf: Any, part: Array) -> Any:
     is_key = hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    if not is_key:
-        return leaf
-    fold = functools.reduce(lambda fold, _: jax.vmap(fold, (0, None)), leaf.shape, jax.random.fold_in)  # of each key
-    return fold(leaf, part)
+    arrays = leaf.shape if is_key else ()  # of keys, each of which is folded
+    fold = functools.reduce(lambda fold, _: jax.vmap(fold, (0, None)), arrays, jax.random.fold_in)
+    return fold(leaf, part) if is_key else leaf
 
 
 def _with_parts(parts: int, array: Array, shape: tuple[Dim, ...], role: str | None) -> Tensor:

@@ -6,6 +6,7 @@ import pytest
 
 import meshax as mx
 from meshax.plan.compile.topologies import (
+    GPUS,
     TOPOLOGIES,
     check_compiler,
     check_size,
@@ -13,6 +14,7 @@ from meshax.plan.compile.topologies import (
     hardware_of,
     plain_topology,
 )
+from meshax.plan.cost.hardware import KNOWN
 from messages import pinned
 
 
@@ -24,6 +26,8 @@ from messages import pinned
         ("tpu v4:2x2x1", 8),
         ("tpu v5e:16x16", 256),
         ("tpu v5p:8x8x8", 512),
+        ("gpu h200:8", 8),
+        ("gpu a100:64x8", 512),
     ],
 )
 def test_processors(topology, processors):
@@ -76,7 +80,9 @@ test_messages = pinned(
 @pytest.mark.parametrize(
     ("topology", "fix"),
     [
-        *((name, 'write for example "tpu v2:16x16".') for name in ("tpu v9:2x2", "tpu", "", "gpu")),
+        *((name, 'write for example "tpu v2:16x16", or "gpu h200:8".') for name in ("tpu v9:2x2", "tpu", "", "gpu")),
+        ("h200:4x8", 'did you mean "gpu h200:4x8"?'),
+        ("h100", 'did you mean "gpu h100:8"?'),
         ("v2:4x4", 'did you mean "tpu v2:4x4"?'),
         ("tpu v5p", 'did you mean "tpu v5p:2x2x1"?'),
     ],
@@ -97,15 +103,56 @@ def test_topologies_are_read_as_people_write_them():
     assert [plain_topology(text) for text in ("CPU", " TPU  V2:2x2 ")] == ["cpu", "tpu v2:2x2"]
 
 
-def test_a_missing_compiler(monkeypatch):
+@pytest.mark.parametrize(
+    ("topology", "words"),
+    [
+        (
+            "tpu v2:2x2",
+            "the TPU compiler is not installed.\n"
+            "  rule: it is the package libtpu, in the version that the installed jax asks for; it needs no TPU.\n"
+            "  fix: pip install 'meshax[tpu]'",
+        ),
+        (
+            "gpu h200:8",
+            "the compiler for GPUs is not installed.\n"
+            "  rule: it comes with jax's packages for CUDA, in the version of the installed jax; it needs no GPU.\n"
+            "  fix: pip install 'meshax[cuda]'",
+        ),
+    ],
+)
+def test_a_missing_compiler(topology, words, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    check_compiler("cpu")
     with pytest.raises(mx.MeshError) as error:
-        check_compiler()
-    assert str(error.value) == (
-        "the TPU compiler is not installed.\n"
-        "  rule: it is the package libtpu, in the version that the installed jax asks for; it needs no TPU.\n"
-        "  fix: pip install 'meshax[tpu]'"
-    )
+        check_compiler(topology)
+    assert str(error.value) == words
+
+
+@pytest.mark.parametrize("name", ["h500:8", "h200", "h200:0", "h200:0x8", "h200:8x"])
+def test_gpus_that_do_not_exist(name):
+    for ask in (lambda: check_topology(f"gpu {name}"), lambda: mx.Mesh("data:8", topology=f"gpu {name}")):
+        with pytest.raises(mx.MeshError) as error:
+            ask()
+        assert str(error.value) == (
+            f"there are no GPUs {name!r}.\n"
+            "  rule: a kind (a100, h100, h200, b200), and how many: of one host, or hosts and the GPUs of each.\n"
+            '  fix: write for example "gpu h200:8", or "gpu h200:4x8".'
+        )
+
+
+@pytest.mark.parametrize("kind", GPUS)
+def test_gpus_are_known_hardware(kind):
+    mesh = mx.Mesh("data:8", abstract=True)
+    mesh.topology = f"gpu {kind}:8"
+    assert hardware_of(mesh) is KNOWN[kind]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", GPUS)
+def test_gpus_that_are_not_there(kind):
+    mesh = mx.Mesh("data:2 model:4", topology=f"gpu {kind}:8")
+    assert mesh.size == 8 and not mesh.has_devices and mesh.platform == "gpu" and mesh.device_kind == KNOWN[kind].kind
+    assert mx.Mesh("data:-1", topology=f"gpu {kind}:4x8").size == 32
 
 
 @pytest.mark.tpu

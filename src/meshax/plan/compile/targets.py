@@ -73,7 +73,9 @@ class Target:
             processors = Mesh(axes, topology=topology)
         else:
             processors = DescribedMesh(axes, hardware) if hardware else Mesh(axes, abstract=True)
-        flags = {**self.flags(processors), **(overlapping(processors.platform) if overlap else {})}
+        # XLA tries out tiles for Triton's products, and without a GPU may find none that fit.
+        untried = {"xla_gpu_enable_triton_gemm": False} if processors.platform == "gpu" else {}
+        flags = untried | dict(self.flags(processors)) | (overlapping(processors.platform) if overlap else {})
         if own is not None and not (layout or params or optimizer):
             rules = own.layout
             if rings:
