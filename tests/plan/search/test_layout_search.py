@@ -371,6 +371,49 @@ MISTAKES = {
 test_messages = pinned(MISTAKES)
 
 
+def test_microbatches_are_never_split():
+    """The dim that counts them is ours. What is found runs, and gives the same."""
+    rows, inner, cols = mx.dims("rows:6 inner:5 cols:7")
+    draw = np.random.RandomState(0).normal
+    w, x = (
+        mx.tensor(draw(size=(a.size, b.size)).astype(np.float32), (a, b)) for a, b in ((inner, cols), (rows, inner))
+    )
+    loss = lambda w, x: mx.mean(mx.tanh(mx.einsum(x, w, out="rows cols")))  # noqa: E731
+    wanted = mx.value_and_grad(loss)(mx.param(w), x)
+    step = mx.value_and_grad(loss, microbatches=2, over=rows)
+    for pins in (None, "rows:data"):
+        found = mx.auto_layout(step, mx.Mesh(MESH), mx.param(w), x, pins=pins)
+        assert {name for c in found for name, _ in c.layout.all_rules()} <= {"rows", "inner", "cols"} and len(found) > 4
+        for c in found[:5]:
+            for number, same in zip(mx.spmd(step, c.mesh, c.layout)(mx.param(w), x), wanted):
+                np.testing.assert_allclose(number.numpy(), same.numpy(), rtol=1e-5, atol=1e-7)
+
+
+REFUSED = {
+    "ours, of slices": (lambda a: a / jax.numpy.linalg.norm(a), mx.SliceError),
+    "JAX's, of shapes": (lambda a: a + jax.numpy.ones((128, 784)), TypeError),
+    "the user's": (lambda a: a if a.shape == (128, 784) else 1 / 0, ZeroDivisionError),
+}
+
+
+@pytest.mark.parametrize("label", REFUSED)
+def test_layouts_that_the_program_refuses_are_left_out(label):
+    fn, error = REFUSED[label]
+    program = lambda x: jax.tree.map(fn, x)  # noqa: E731
+    for mesh in (mx.Mesh(MESH), 8):
+        assert [c.layout for c in mx.auto_layout(program, mesh, described(batch, pixels))] == [mx.Layout("")]
+    with pytest.raises(error):
+        mx.auto_layout(program, mx.Mesh(MESH), described(batch, pixels), pins="batch:model")
+
+
+def test_however_many_layouts_are_refused_the_pins_alone_are_tried():
+    dims = mx.dims("a:32 b:32 c:32 d:32 e:32 f:32")
+    program = lambda x: jax.tree.map(lambda a: a / jax.numpy.sum(a, (1, 2, 3, 4, 5), keepdims=True), x)  # noqa: E731
+    mesh = mx.Mesh("x:2 y:3 z:4", abstract=True)
+    found = mx.auto_layout(program, mesh, described(*dims), hardware="h200", pins="a:x")
+    assert [c.layout for c in found] == [mx.Layout("a:x")]
+
+
 def test_a_function_that_does_not_trace():
     with pytest.raises(mx.MeshaxError, match="cannot be traced"):
         mx.auto_layout(lambda x: x if bool(mx.sum(x).array > 0) else -x, 2, described(batch))

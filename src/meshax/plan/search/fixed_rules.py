@@ -12,7 +12,7 @@ Assignment = dict[str, int]  # for each name a bit mask of mesh axes
 
 
 def read_pins(pins: RulesLike | Layout | None, exclude: Sequence[str], graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Returns the dims whose axes are given; none for those that stay unsplit."""
+    """Returns the dims whose axes are given; none for those that stay unsplit, as our own do (`_microbatches`)."""
     wanted = {} if pins is None else dict(pins.rules) if isinstance(pins, Layout) else pins
     if isinstance(wanted, Mapping):
         unsplit = [name for name, axes in wanted.items() if not axes]
@@ -36,7 +36,7 @@ def read_pins(pins: RulesLike | Layout | None, exclude: Sequence[str], graph: Gr
                 rule="an axis splits at most one of the dims that meet in a tensor.",
                 fix="pin one of them to another axis.",
             )
-    return fixed
+    return {**{name: () for name in graph.sizes if name.startswith("_")}, **fixed}
 
 
 def masks_of(fixed: Mapping[str, Sequence[str]], mesh: Mesh) -> Assignment:

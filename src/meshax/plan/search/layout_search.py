@@ -121,6 +121,8 @@ def search(
             progress(f"searching: {one.mesh}, {len(traced)} layouts traced")
             traced += one.run(best[-1].seconds if len(best) == _TOP else math.inf)
             best = distinct(sorted((c for c in traced if c.memory <= limit), key=_rank))[:_TOP]
+        if not traced:
+            every[0].explain_pins()  # raises: where something is refused, the pins alone are tried too
         if not best:
             _raise_nothing_fits(traced, limit)
     searches = {one.mesh: one for one in every}
@@ -153,12 +155,6 @@ def _rank(c: Candidate) -> tuple[float, ...]:
 
 
 def _raise_nothing_fits(traced: list[Candidate], limit: float) -> None:
-    if not traced:
-        raise LayoutError(
-            "no layout with these pins is legal.",
-            rule="an axis splits at most one of the dims that meet in a tensor.",
-            fix="take back a pin, or an exclusion.",
-        )
     closest = min(traced, key=lambda c: c.memory)
     raise LayoutError(
         f"no layout fits {show_bytes(limit)} on each processor.",
@@ -202,6 +198,7 @@ class _Search:
         self.names = sorted(graph.sizes)
         self.stored = stored_tensors(graph.arguments)
         self.reports: dict[Layout, Report] = {}
+        self.has_refused = False
         self.every = self._combinations()
         self.prices = self._price(self.every)
         could_fit = self.prices.seconds[self._smallest_memory() <= limit * _SLACK]
@@ -217,12 +214,18 @@ class _Search:
                 if wanted <= 0 or self.prices.seconds[i] * _TRUST > bar:
                     break
                 wanted -= self._trace(self._layout(self.every[i]), reports)
+        if self.has_refused:  # however many more would be refused, the one that splits least is tried
+            self._trace(self._layout(self.fixed), reports)
         self._vary(reports)
         return [
             Candidate(layout, self.mesh, r.seconds(self.machine), r.memory["peak"], r.wire_bytes, r, str)
             for layout, r in reports.items()
             if not self._is_pointless(layout, reports)
         ]
+
+    def explain_pins(self) -> Report:
+        """Traces under the pins alone; raises what the program raises there."""
+        return self._explain(self._layout(self.fixed))
 
     def why(self, layout: Layout, is_best: bool) -> str:
         """Returns the reasons for a layout; for the best, also why it leaves processors without work of their own."""
@@ -292,11 +295,14 @@ class _Search:
         """Traces under a layout; returns whether there is a report of it then."""
         if layout not in reports:
             try:
-                program = spmd(self.fn, self.mesh, layout, self.donate)
-                reports[layout] = program.explain(*self.args)
-            except LayoutError:
-                return False  # dims meet in a way that the named trace did not show: not a candidate
+                reports[layout] = self._explain(layout)
+            except Exception:  # ours or JAX's: unsplit, the program was traced (`graph`), so it is the layout's
+                self.has_refused = True
+                return False
         return True
+
+    def _explain(self, layout: Layout) -> Report:
+        return spmd(self.fn, self.mesh, layout, self.donate).explain(*self.args)
 
     def _combinations(self) -> list[Assignment]:
         """Returns all ways to give each axis a set of dims that never meet."""
