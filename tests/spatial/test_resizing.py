@@ -26,6 +26,18 @@ def test_sizes_are_those_asked_for(method):
         np.testing.assert_allclose(made.numpy(), wanted, 1e-5, 1e-5)
 
 
+@pytest.mark.parametrize("layout", ["", "height:rows", "height:cols width:rows", "width:rows+cols"])
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_linear_is_exact_in_64_bits(layout, dtype):
+    sizes = {"height": 7, width: 24}
+    with jax.enable_x64(True):
+        wide = mx.tensor((x.numpy() + (2j * x.numpy() if dtype == np.complex128 else 0)).astype(dtype) / 3, x.dims)
+        made = mx.spmd(lambda x: mx.resize(x, sizes, "linear"), mesh, layout)(wide).numpy()
+        wanted = jax.image.resize(wide.numpy(), (2, 7, 24), "linear")
+    assert made.dtype == dtype
+    np.testing.assert_allclose(made, wanted, 1e-14, 1e-14)
+
+
 @pytest.mark.parametrize(("method", "sent"), [("nearest", []), ("linear", [(2, 1, 8), (2, 1, 8)])])
 def test_what_is_sent_to_be_twice_as_large(method, sent):
     program = mx.spmd(lambda x: mx.resize(x, {"height": 24}, method), mesh, "height:cols")

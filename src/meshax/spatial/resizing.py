@@ -87,12 +87,13 @@ def _linear(x: Tensor, dim: Dim, new: Dim) -> Tensor:
     reads = _reads(dim, new, count)
     scale = dim.size / new.size
     reach = max(scale, 1.0)
+    exact = jnp.finfo(jnp.promote_types(x.dtype, jnp.float32)).dtype  # of the weights: real, if x is complex
 
     def interpolate(array: Array) -> Array:
         array = fetch_stretches(array, placement, [reads])
         first = own(reads.starts, placement.of(dim)) if reads.is_split else 0
         sources = first + jnp.arange(array.shape[position], dtype=jnp.int32)
-        centres = (indices(result, new).astype(jnp.float32) + 0.5) * scale - 0.5
+        centres = (indices(result, new).astype(exact) + 0.5) * scale - 0.5
         weights = jnp.maximum(1 - jnp.abs(centres[None] - sources[:, None]) / reach, 0)
         weights = jnp.where(((sources >= 0) & (sources < dim.size))[:, None], weights, 0)
         weights = (weights / jnp.maximum(jnp.sum(weights, 0), 1e-3)).astype(array.dtype)
