@@ -11,6 +11,7 @@ import time
 from dataclasses import fields, replace
 from pathlib import Path
 
+import jax
 import pytest
 
 from meshax.cli import evaluate, generate, joining, main, train, written
@@ -322,3 +323,41 @@ def test_killed_and_run_again_in_real_processes(tmp_path):
     resumed.send_signal(signal.SIGINT)
     out, err = resumed.communicate(timeout=300)
     assert resumed.returncode == 130 and out == "" and "Traceback" not in err
+
+
+COMMANDS = """
+import sys
+from meshax.cli import evaluate, joining, main, written
+
+run, *train = sys.argv[1:]
+assert main(["train", *train, "--out", run]) == 0
+for module in (joining, evaluate, written):
+    module.use_processors = lambda *_: None  # by now JAX is in use
+for words in ("eval", "score --text the.cat.sat", "generate --temperature 0", "generate --top-k 9 --top-p 0.9 --seed 3",
+              "generate --beam 3 --nbest 3"):
+    command, *options = words.split()
+    prompts = ["--prompt", "the cat", "a dog and", "--tokens", "6"] if command == "generate" else []
+    assert main([command, "--run", run, *options, *prompts, "--json"]) == 0
+"""
+
+
+@pytest.mark.slow
+def test_64_bits_change_nothing(tmp_path):
+    """In processes of their own: the same texts, the same dtypes, and nothing but the last digits of numbers."""
+    data = ["--data.text", write_text(tmp_path / "text"), "--vocab", "300", "--batch", "8", "--length", "32"]
+    model = ["--model.layers", "1", "--model.d-model", "32", "--steps", "2", "--eval-batches", "1", "--json"]
+    found = {}
+    for bits in ("0", "1"):
+        done = subprocess.run(
+            [sys.executable, "-c", COMMANDS, str(tmp_path / bits), *data, *model, "--mesh", "data:2 model:4"],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "JAX_ENABLE_X64": bits},
+            capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        manifest = next((tmp_path / bits / "checkpoints").glob("*/manifest.json")).read_text()
+        dtypes = re.findall(r"(?:int|float)\d+", manifest)
+        found[bits] = jax.tree.flatten(([json.loads(line) for line in done.stdout.splitlines()], dtypes))
+    (wanted, structure), (numbers, same) = found.values()
+    assert same == structure and {"float32", "int32"} < {*wanted} and not {"float64", "int64"} & {*numbers}
+    for number, other in zip(numbers, wanted):
+        assert number == (pytest.approx(other, rel=1e-4) if isinstance(other, float) else other)

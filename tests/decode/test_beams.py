@@ -182,6 +182,12 @@ def test_equals_a_plain_search_under_every_layout(layout, by_lists):
     assert all(text.tokens[:2] == [7, 8] for text in found[1]) and len(found[1]) == 3
 
 
+@pytest.mark.parametrize("layout", some(LAYOUTS, "heads"))
+def test_64_bits_find_the_same(layout, by_lists):
+    with jax.enable_x64(True):
+        test_equals_a_plain_search_under_every_layout(layout, by_lists)
+
+
 def test_banned_tokens_and_a_penalty_of_what_is_there():
     """Each for its own prompt: the other one in the batch is searched for as before."""
     wishes = [dict(banned=(2,), forced=(2, 0)), dict(repetition_penalty=1.7)]

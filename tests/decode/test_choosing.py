@@ -1,5 +1,6 @@
 """Choosing tokens: cut-offs as numpy makes them, draws that follow the probabilities, the same under every layout."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -89,6 +90,12 @@ def test_draws_follow_the_probabilities_of_what_is_kept(unsplit):
 @pytest.mark.parametrize("layout", some([name for name in LAYOUTS if name != "none"], "both"))
 def test_every_layout_draws_the_same(layout, unsplit):
     np.testing.assert_array_equal(many_draws(layout), unsplit)
+
+
+@pytest.mark.parametrize("layout", some(LAYOUTS, "none", "both"))
+def test_64_bits_draw_the_same(layout, unsplit):
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(many_draws(layout), unsplit)
 
 
 def test_a_draw_depends_on_seed_and_position_alone():

@@ -50,6 +50,12 @@ def test_packed_pairs_lose_what_they_lose_alone(variant):
     assert packed == pytest.approx(alone, rel=1e-6) and count == 30
 
 
+def test_64_bits_change_nothing():
+    wanted = list(map(float, evaluated(SMALL, examples())))
+    with jax.enable_x64(True):
+        assert list(map(float, evaluated(SMALL, examples()))) == pytest.approx(wanted, rel=1e-6)
+
+
 def test_all_of_a_prefix_is_seen_and_no_later_token_of_the_text():
     """Also by the other tokens of the prefix: what the last one says reaches the first, and through it the text."""
     config = replace(SMALL, layers=1, positions="sinusoidal")

@@ -71,6 +71,25 @@ def test_bfloat16_gradients_stay_so_and_are_summed_in_float32():
 
 
 @pytest.mark.parametrize("label", some(LAYOUTS, "uneven", "params"))
+def test_64_bits_change_nothing(label):
+    """What is clipped keeps its dtype, and the norm is of 32 bits: one of gradients of 64 too."""
+    wanted, norm = clip(gradients(), 1.0, LAYOUTS[label])
+    with jax.enable_x64(True):
+        same, same_norm = clip(gradients(), 1.0, LAYOUTS[label])
+        wide, _ = optim.clip_by_global_norm(gradients(dtype=np.float64), 1.0)
+        clipper = optim.clipped(optim.from_optax(optax.sgd(1.0)), 1.0)
+        state = clipper.init(gradients())
+        assert {x.dtype for x in (optim.global_norm(gradients()), optim.global_norm(wide), state.norm)} == {
+            np.dtype("float32")
+        }
+    np.testing.assert_allclose(same_norm, norm, rtol=1e-6)
+    for name in wanted:
+        assert (same[name].dtype, wide[name].dtype) == (np.float32, np.float64)
+        np.testing.assert_allclose(same[name], wanted[name], rtol=2e-6)
+        np.testing.assert_allclose(wide[name].numpy(), wanted[name], rtol=2e-6)
+
+
+@pytest.mark.parametrize("label", some(LAYOUTS, "uneven", "params"))
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_a_norm_that_is_no_number_is_reported(label, bad):
     grads = gradients()

@@ -16,9 +16,9 @@ import jax.extend
 import jax.numpy as jnp
 import numpy as np
 
-from ..dim import Dim
+from ..dim import Dim, DimLike
 from ..ops import any as any_
-from ..ops import arange, argmax, exp, gather, lift, log, logsumexp, maximum, scatter_add, top_k, where, zeros
+from ..ops import arange, argmax, exp, gather, lift, log, logsumexp, maximum, minimum, scatter_add, top_k, where, zeros
 from ..ops import max as max_
 from ..ops import sum as sum_
 from ..tensors import Tensor, tensor
@@ -91,12 +91,11 @@ def _with_noise(logits: Tensor, wishes: Wishes, at: Tensor) -> Tensor:
     warm = logits / where(is_greedy, 1.0, wishes.temperature)
     kept = None
     if wishes.top_k is not None:
-        ones = where(warm > -math.inf, 1, 0)
-        kept = _above(warm, ones, wishes.top_k)
+        kept = _above(warm, (warm > -math.inf).astype(jnp.int32), wishes.top_k)
     if wishes.top_p is not None:
         shares = _shares(warm if kept is None else where(kept, warm, -math.inf))
-        wanted = maximum(lift(jnp.ceil)(wishes.top_p * sum_(shares, _VOCAB).astype(jnp.float32)).astype(jnp.int32), 1)
-        likeliest = _above(warm, shares, wanted)
+        least = lift(jnp.ceil)(wishes.top_p * sum_(shares, _VOCAB).astype(jnp.float32))
+        likeliest = _above(warm, shares, maximum(least.astype(jnp.int32), 1))
         kept = likeliest if kept is None else kept & likeliest
     if wishes.min_p is not None:
         likely = warm >= max_(warm, _VOCAB) + log(maximum(wishes.min_p, 1e-30))
@@ -115,14 +114,19 @@ def _above(x: Tensor, weights: Tensor, wanted: Tensor) -> Tensor:
         wanted: how much is enough; all, if there is less.
     """
     order = _ordered(x)
-    wanted = where(wanted < sum_(weights, _VOCAB), wanted, sum_(weights, _VOCAB))
-    threshold = where(wanted == wanted, -(2**31), 0)
+    wanted = minimum(wanted, counted(weights, _VOCAB))
+    threshold = where(wanted == wanted, -(2**31), 0).astype(jnp.int32)
     for shift in range(32 - _BITS, -1, -_BITS):
         rungs = np.array([rung << shift for rung in range(1, 2**_BITS)], np.uint32).view(np.int32)
         ladder = threshold + tensor(rungs, (_RUNGS,))  # wraps around where it passes 2^31
-        enough = sum_(where(order >= ladder, weights, 0), _VOCAB) >= wanted
-        threshold = threshold + _shifted(sum_(enough.astype(jnp.int32), _RUNGS), shift=shift)
+        enough = counted(where(order >= ladder, weights, 0), _VOCAB) >= wanted
+        threshold = threshold + _shifted(counted(enough, _RUNGS), shift=shift)
     return order >= threshold
+
+
+def counted(x: Tensor, over: DimLike) -> Tensor:
+    """Returns a sum of whole numbers or truths, int32: with `jax_enable_x64` that of `sum` has 64 bits."""
+    return sum_(x, over).astype(jnp.int32)
 
 
 _shifted = lift(lambda number, shift: jnp.left_shift(number, shift), name="shifted")
@@ -140,7 +144,7 @@ def _shares(x: Tensor) -> Tensor:
     """Returns probabilities as whole numbers, whose sum is between 2^29 and 2^30, or nearly so."""
     relative = exp(x - max_(x, _VOCAB))
     doublings = math.ceil(math.log2(max(x.dim(_VOCAB).size, 2)))
-    rough = sum_(_rounded(relative * 2.0 ** (30 - doublings)), _VOCAB)
+    rough = counted(_rounded(relative * 2.0 ** (30 - doublings)), _VOCAB)
     return _rounded(relative * _power(60 - doublings - _num_bits(rough)))
 
 

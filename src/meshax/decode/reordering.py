@@ -15,9 +15,9 @@ from ..compat import Array
 from ..layout import current
 from ..ops import any as any_
 from ..ops import arange, cumsum, gather, where
-from ..ops import sum as sum_
 from ..ops.operands import compute
 from ..tensors import Tensor, is_tensor
+from .choosing import counted
 
 _BEAM, _PAGES = "beam", "pages"
 
@@ -35,9 +35,9 @@ def assign_places(parents: Tensor) -> tuple[Tensor, Tensor]:
     is_free = ~any_(parents.rename(beam="of") == places, "of")
     number = cumsum(comes_second.astype(jnp.int32), beam)  # of those that come second: the first takes the first place
     free = cumsum(is_free.astype(jnp.int32), "places")
-    taken = sum_(where(is_free & (free == number), places, 0), "places")
+    taken = counted(where(is_free & (free == number), places, 0), "places")
     stands = where(comes_second, taken, parents)
-    comes = sum_(where(stands.rename(beam="of") == places, parents.rename(beam="of"), 0), "of")
+    comes = counted(where(stands.rename(beam="of") == places, parents.rename(beam="of"), 0), "of")
     return stands, comes.rename(places=_BEAM)
 
 
@@ -45,7 +45,7 @@ def inverse(places: Tensor) -> Tensor:
     """Returns which beam stands at each place, if each beam stands at one."""
     numbers = arange(places.dim(_BEAM))
     here = places.rename(beam="of") == numbers
-    return sum_(where(here, numbers.rename(beam="of"), 0), "of")
+    return counted(where(here, numbers.rename(beam="of"), 0), "of")
 
 
 def moved(cache: Any, comes: Tensor, pages: range, whole: int) -> Any:

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 from ..dim import Dim
 from ..nn.cache import as_it_is
 from ..ops import arange, maximum, minimum, scan, where
-from ..ops import sum as sum_
 from ..tensors import Tensor
-from .choosing import choose, is_among, likelihoods, with_token
+from .choosing import choose, counted, is_among, likelihoods, with_token
 
 
 def write_tokens(model: Any, cache: Any, state: dict[str, Any], num_pages: int, chunk: Dim) -> tuple[Any, Any, Any]:
@@ -28,7 +27,7 @@ def write_tokens(model: Any, cache: Any, state: dict[str, Any], num_pages: int, 
     at = state["at"]
     carry = cache, state["token"], state["seen"]
     (cache, token, seen), told = scan(step, carry, minimum(at + arange(chunk), state["end"]), over=chunk)
-    at = at + sum_((told["token"] >= 0).astype(at.dtype), chunk)
+    at = at + counted(told["token"] >= 0, chunk)
     return cache, state | {"token": token, "seen": seen, "at": at}, told
 
 

@@ -91,7 +91,7 @@ def go_through(
         count = next(n for n in range(min(at_once, dim.size), 0, -1) if dim.size % n == 0)
         if count > 1:
             return _by_turns(layers, x, body, keep, dim, count)
-        return scan(remat(body, policy=KEEP[keep]), x, (layers, jnp.arange(dim.size)), over=dim)[0]
+        return scan(remat(body, policy=KEEP[keep]), x, (layers, jnp.arange(dim.size, dtype=jnp.int32)), over=dim)[0]
     apply = keeping(body, keep)
     for number, layer in enumerate(layers):
         x, _ = apply(x, (layer, number))
@@ -118,7 +118,7 @@ def _by_turns(layers: Any, x: Tensor, body: Callable[[Tensor, Any], Any], keep: 
             x, _ = remat(functools.partial(one, place), policy=KEEP[keep])(x, group, numbers[place])
         return x, None
 
-    numbers = jnp.arange(dim.size).reshape(turns.size, within.size)
+    numbers = jnp.arange(dim.size, dtype=jnp.int32).reshape(turns.size, within.size)
     return scan(turn, x, (_mapped(grouped, layers), numbers), over=turns)[0]
 
 
@@ -153,7 +153,7 @@ def go_through_cached(
         return (x, _mapped(lambda stack, new: _replaced(stack, new, number), every, own)), None
 
     dim = _stack_dim(layers, over)
-    return scan(body, (x, cache), (layers, beside, jnp.arange(dim.size)), over=dim)[0]
+    return scan(body, (x, cache), (layers, beside, jnp.arange(dim.size, dtype=jnp.int32)), over=dim)[0]
 
 
 def _mapped(fn: Callable[..., Tensor], *trees: Any) -> Any:

@@ -259,7 +259,7 @@ class Reading(eqx.Module):
         scale: float | None = None,
     ) -> tuple[Tensor, Remembered]:
         """Attends to all tokens of a source, whatever the window, and keeps their keys and values."""
-        counts = where(arange(q.dim(QUERIES)) < self.lengths, 1, 0)
+        counts = (arange(q.dim(QUERIES)) < self.lengths).astype(jnp.int32)
         visible = Visibility(False, None, counts, counts)
         how: dict[str, Any] = {"d_kv": d_kv, "length": QUERIES, "dropout": Dropout(0.0), "scale": scale}
         mixed = attend(q, k, v, visible=visible, bias=None if bias is None else (bias, at, at), **how)
@@ -374,7 +374,8 @@ def _write(cache: Tensor, new: Tensor, at: Tensor) -> Tensor:
 
         def put_one(cache: Array, token: Array, page: Array, place: Array) -> Array:
             if not is_split and (platform != "cpu" or not is_alone):
-                start = [0] * (cache.ndim - 3) + [page, place, 0]
+                zero = jnp.zeros_like(page)  # of one dtype with the others: a number of Python's has 64 bits with x64
+                start = [zero] * (cache.ndim - 3) + [page, place, zero]
                 return lax.dynamic_update_slice(cache, token[..., None, None, :], start)
             end = cache.shape[-2]
             inside = jnp.where(place < there[0], end, place - there[0])

@@ -29,7 +29,7 @@ def global_norm(tree: Any) -> Tensor:
     """
     leaves = [check_tensor(x, "optim.global_norm") for x in flatten(tree)[0]]
     squares = reduce_together([sum_(square(in_float32(x))) for x in leaves])
-    return sqrt(apply(_added, (Tensor(jnp.zeros(()), ()), *squares), "optim.global_norm"))
+    return sqrt(apply(_added, (Tensor(jnp.zeros((), jnp.float32), ()), *squares), "optim.global_norm"))
 
 
 @operation
@@ -74,7 +74,7 @@ class Clipped(Optimizer[ClippedState]):
 
     def first_state(self, params: Any) -> ClippedState:
         """Returns the optimizer's first state, and a norm of 0."""
-        return ClippedState(stored(Tensor(jnp.zeros(()), ())), self.optimizer.first_state(params))
+        return ClippedState(stored(Tensor(jnp.zeros((), jnp.float32), ())), self.optimizer.first_state(params))
 
     def update(self, grads: Any, state: ClippedState, params: Tree) -> tuple[Tree, ClippedState]:
         """Clips, then updates."""

@@ -13,7 +13,7 @@ import jax
 
 from ...dim import Dim
 from ...errors import ArgumentError
-from ...ops import arange, where
+from ...ops import arange
 from ...tensors import Tensor
 from ..layers import arranged
 from ..source_transformer import SOURCE_GLOSSARY, Kept, SourceTransformer, pair_shapes
@@ -116,7 +116,7 @@ class EncoderDecoder(SourceTransformer):
             inputs: the sources, [batch, source_length].
             input_lengths: how many tokens of each count.
         """
-        counts = where(arange(inputs.dim("source_length")) < input_lengths, 1, 0)
+        counts = (arange(inputs.dim("source_length")) < input_lengths).astype("int32")
         source = self.encode(inputs, counts)
         if isinstance(self.layers, tuple):
             kept: Any = tuple(

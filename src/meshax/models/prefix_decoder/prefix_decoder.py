@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from ...dim import Dim, Dims
 from ...nn.cache import KeyValues, Reading
-from ...ops import arange, broadcast, concat, full, where
+from ...ops import arange, broadcast, concat, full
 from ...ops import slice as slice_
 from ...ops import sum as sum_
 from ...tensors import Tensor
@@ -69,7 +69,7 @@ class PrefixDecoder(SourceTransformer):
         source_length, length = inputs.dim("source_length"), tokens.dim("length")
         every, before = None, full((), source_length.size, "int32")  # of each token of a text, the tokens of its source
         if inputs_segments is not None and segments is not None:
-            before = sum_(where(inputs_segments == segments, 1, 0), source_length)
+            before = sum_(inputs_segments == segments, source_length).astype("int32")
             every = _joined(inputs_segments.rename(source_length="length"), segments)
         at = (arange(length) if positions is None else positions) + before
         there = arange(source_length) if inputs_positions is None else inputs_positions
