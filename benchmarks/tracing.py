@@ -45,7 +45,7 @@ CASES = {
 def preset_cases(name):
     """The training step of a preset: by hand on one device; ours, its layers unrolled as there, and as a loop."""
     step = Step(name, layers_as="unrolled", keep="everything")
-    config, sizes = step.model(), dict(zip(("batch", "length"), step.sizes(), strict=True))
+    config, sizes = step.model(), step.sizes()
     plain = plain_jax.like(config, keep="everything")
     weights = jax.eval_shape(plain.init, jax.random.key(0))
     number, tokens = (jax.ShapeDtypeStruct(shape, "int32") for shape in ((), tuple(sizes.values())))

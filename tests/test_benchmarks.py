@@ -261,3 +261,11 @@ def test_a_network_of_images_sends_no_more_than_gspmd(case):
     theirs = by_jit.lower(jax.eval_shape(weights_of, model), *arrays).compile().as_text()
 
     assert 0 < sent(ours) <= sent(theirs)
+
+
+def test_tracing_a_preset_beside_the_program_by_hand():
+    load("decoder_by_hand")
+    load("decoder_meshax")
+    cases = load("tracing").preset_cases("lm-0.14b")
+    seconds = load("tracing").fastest(1, {name: cases[name] for name in list(cases)[:2]})
+    assert list(seconds) == ["by hand, one device", "meshax, 1 processor, unrolled"] and min(seconds.values()) > 0
