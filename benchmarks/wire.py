@@ -243,7 +243,7 @@ def mesh_tensorflow_table():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processors", type=int, default=8)
-    parser.add_argument("--topology", help='compile for TPUs that are not there, as in "tpu v5p:2x2x2" (needs libtpu)')
+    parser.add_argument("--topology", help='compile for TPUs or GPUs that are not there: "tpu v5p:2x2x2", "gpu h200:8"')
     parser.add_argument("--mesh-tensorflow", action="store_true", help="beside the counters of Mesh-TensorFlow")
     parser.add_argument("--write", action="store_true", help="write all tables into benchmarks/results/wire.md")
     options = parser.parse_args()
@@ -266,6 +266,8 @@ def tables():
     runs = {"8 processors": [], "512 processors": ["--processors", "512"]}
     if importlib.util.find_spec("libtpu"):
         runs["8 TPUs v5p"] = ["--topology", "tpu v5p:2x2x2"]
+    if importlib.util.find_spec("jax_cuda12_plugin"):
+        runs["8 GPUs H200"] = ["--topology", "gpu h200:8"]
     runs[MESH_TENSORFLOW] = ["--mesh-tensorflow"]
     for title, options in runs.items():
         done = subprocess.run([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True, check=True)

@@ -114,6 +114,7 @@ kind=kCustom, calls=%fused\n  %async-done",
         ("replica_groups={{0,1},{2,3}}", 2),
         ("replica_groups=[2,4]<=[8]", 4),
         ("replica_groups=mesh['data'=2,'model'=4] {'data','model'}", 8),
+        ("replica_groups=mesh['a'=4,'b'=1,'c'=2], device_ids=([2,4]T(1,0)) {'a'}, dimensions={0}", 4),
     ],
 )
 def test_groups(groups, size):

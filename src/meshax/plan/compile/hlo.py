@@ -178,7 +178,8 @@ def _trips(loop: _Instruction, computations: dict[str, _Computation]) -> int:
 def _group_size(text: str) -> int:
     if match := re.search(r"replica_groups=\[(\d+),(\d+)\]", text):
         return int(match[2])
-    if match := re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", text):  # mesh['data'=2,'model'=4] {'data'}
+    # mesh['data'=2,'model'=4] {'data'}, or mesh['data'=2,'model'=4], device_ids=([4,2]T(1,0)) {'data'}
+    if match := re.search(r"replica_groups=mesh\[([^\]]*)\][^{}]*\{('[^}]*)\}", text):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", match[1]))
         return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", match[2]))
     first = re.search(r"replica_groups=\{\{([\d,]+)\}", text)
