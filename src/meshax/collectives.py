@@ -54,7 +54,7 @@ def once(x: Array, key: Hashable, make: Callable[[Array], Array]) -> Array:
 
 def processor_index(axes: Sequence[str]) -> Array:
     """Returns this processor's place along some axes together, the first being major."""
-    return lax.axis_index(tuple(axes))
+    return lax.axis_index(axes[0] if len(axes) == 1 else tuple(axes))  # one alone takes JAX no arithmetic
 
 
 def to_copies(x: Array, axes: frozenset[str]) -> Array:

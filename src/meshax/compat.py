@@ -4,6 +4,7 @@ Only this module knows how JAX spells the type of a value over the mesh axes, an
 """
 
 import contextlib
+import gc
 import math
 import threading
 from collections.abc import Iterator
@@ -64,6 +65,18 @@ def for_a_while(own: threading.local, name: str, value: Any) -> Iterator[Any]:
         yield value
     finally:
         setattr(own, name, outer)
+
+
+@contextlib.contextmanager
+def collecting_later() -> Iterator[None]:
+    """Puts off the collection of garbage: what a trace makes stays, and would be looked at over and over."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 _types = threading.local()  # per thread: several may trace at once

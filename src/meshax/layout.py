@@ -6,6 +6,9 @@ its role and the setting. A dim of size 10 over 4 processors is cut into blocks 
 a block of 3, the last one's is padded.
 """
 
+import contextlib
+import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import PartitionSpec
 
+from .compat import for_a_while
 from .dim import Dim, Dims, known_names, parse_pairs, show
 from .errors import LayoutError, did_you_mean
 from .mesh import Mesh, OneProcessor
@@ -218,23 +222,30 @@ class Placement(tuple[Axes, ...]):
         return Placement((dim, *self.dims), self.mesh, ((), *self))
 
 
-@dataclass(frozen=True)
+class _Identity:
+    """What equal settings share. JAX compares them for every operation that it traces: so it sees one object."""
+
+
+_identities: "weakref.WeakValueDictionary[tuple[Mesh, Layout], _Identity]" = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True, eq=False)
 class Setting:
     """A mesh and a layout: all that the placement of a tensor follows from, besides its dims and its role."""
 
     mesh: Mesh
     layout: Layout
-    placements: dict[Any, Placement] = field(default_factory=dict, init=False, repr=False, compare=False)  # asked for
-    _hash: int = field(init=False, repr=False, compare=False)
+    placements: dict[Any, Placement] = field(default_factory=dict, init=False, repr=False)  # asked for
+    _identity: _Identity = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.mesh, self.layout)))
+        object.__setattr__(self, "_identity", _identities.setdefault((self.mesh, self.layout), _Identity()))
 
     def __hash__(self) -> int:
-        return self._hash
+        return hash(self._identity)
 
-    def __eq__(self, other: object) -> bool:  # JAX asks for every operation that it traces
-        return self is other or (isinstance(other, Setting) and (self.mesh, self.layout) == (other.mesh, other.layout))
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Setting) and self._identity is other._identity
 
     @cached_property
     def _rules(self) -> dict[str | None, dict[str, Axes]]:
@@ -305,12 +316,13 @@ class Setting:
 
 
 OUTSIDE = Setting(OneProcessor(), Layout())
-_ambient = jax.make_user_context(OUTSIDE)  # part of every JAX cache key: two layouts never share a trace
+_ambient = jax.make_user_context(OUTSIDE._identity)  # part of every JAX cache key: two layouts never share a trace
+_own = threading.local()  # per thread: several may trace at once
 
 
 def current() -> Setting:
     """Returns the setting that `spmd` is tracing under; outside of it, one processor without rules."""
-    return _ambient.value
+    return getattr(_own, "setting", None) or OUTSIDE
 
 
 def is_inside() -> bool:
@@ -318,6 +330,8 @@ def is_inside() -> bool:
     return current() is not OUTSIDE
 
 
-def ambient(setting: Setting) -> Any:
-    """Returns a context manager that makes a setting the current one."""
-    return _ambient(setting)
+@contextlib.contextmanager
+def ambient(setting: Setting) -> Iterator[Setting]:
+    """Makes a setting the current one."""
+    with _ambient(setting._identity), for_a_while(_own, "setting", setting):
+        yield setting

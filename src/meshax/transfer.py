@@ -64,7 +64,8 @@ class _Move:
         return self.x
 
     def _exchange_axes(self) -> None:
-        for leaves, joins in itertools.product(range(len(self.now)), repeat=2):
+        changed = [i for i, axes in enumerate(self.target) if axes != self.now[i]]
+        for leaves, joins in itertools.permutations(changed, 2):
             left, gained = self._suffix(self.target, self.now, leaves), self._suffix(self.now, self.target, joins)
             if left and left == gained:
                 self._pad(joins, left)
@@ -74,6 +75,8 @@ class _Move:
 
     def _take_blocks(self, *, only_unused: bool) -> None:
         for position, axes in enumerate(self.target):
+            if axes == self.now[position]:
+                continue
             added = self._suffix(self.now, self.target, position)
             in_use = {axis for axes in self.now for axis in axes}
             if not added or (only_unused and in_use & set(added)):

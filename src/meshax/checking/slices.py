@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.extend.core
 
-from ..compat import varying_axes
+from ..compat import collecting_later, varying_axes
 from ..dim import Dim, show
 from ..errors import MeshaxError, SliceError
 from ..layout import Part
@@ -42,16 +42,17 @@ def checked(trace: Callable[[bool], tuple[Any, Any]]) -> Any:
     `trace` returns a traced program and something else, given whether gradients may be taken by copies. Where they may
     not, somebody else's rule has met copies, or JAX has, whose types then differ.
     """
-    try:
-        traced, result = trace(True)
-        is_right = not differentiates_copies(traced)
-    except MeshaxError:
-        raise
-    except (DerivativeOfCopies, TypeError, ValueError):
-        is_right = False
-    if not is_right:
-        traced, result = trace(False)
-    check(traced)
+    with collecting_later():
+        try:
+            traced, result = trace(True)
+            is_right = not differentiates_copies(traced)
+        except MeshaxError:
+            raise
+        except (DerivativeOfCopies, TypeError, ValueError):
+            is_right = False
+        if not is_right:
+            traced, result = trace(False)
+        check(traced)
     return result
 
 

@@ -6,9 +6,9 @@ from ..dim import DimLike, Dims, DimsLike, find, show
 from ..errors import DtypeError, ShapeError
 from ..tensors import Tensor, check_tensor, settle
 from .creation import arange
-from .elementwise import apply, exp, log, square, stop_gradient, where
+from .elementwise import apply, exp, log, square, where
 from .indexing import places_along
-from .reduction import max, mean, reduced_dims, sum
+from .reduction import max_without_derivative, mean, reduced_dims, sum
 
 __all__ = ["log_softmax", "logsumexp", "softmax", "softmax_cross_entropy"]
 
@@ -25,7 +25,7 @@ def logsumexp(x: Tensor, over: DimsLike | None = None) -> Tensor:
 
 def _finite_max(x: Tensor, dims: Dims) -> Tensor:
     """Returns the maximum to subtract before exponentials; an infinite one would make NaN of them."""
-    top = max(stop_gradient(x), dims)  # in this order, nothing is computed for a derivative of the maximum
+    top = max_without_derivative(x, dims)
     return apply(lambda top: jnp.where(jnp.isinf(top), 0, top), (top,), "max")
 
 

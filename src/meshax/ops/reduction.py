@@ -16,7 +16,7 @@ from ..tensors import Tensor, check_tensor
 from ..transfer import along, fill_padding, indices
 from .creation import places_fit
 from .elementwise import abs as magnitude
-from .elementwise import astype
+from .elementwise import astype, stop_gradient
 from .operands import compute
 
 __all__ = ["all", "any", "argmax", "argmin", "max", "mean", "min", "prod", "sum", "var"]
@@ -128,6 +128,14 @@ def max(x: Tensor, over: Over = None) -> Tensor:
     return _extremum(x, reduced_dims(x, over, "max"), jnp.max, collectives.max_over, lowest)
 
 
+def max_without_derivative(x: Tensor, over: Dims) -> Tensor:
+    """Takes the maximum over some dims; no gradient flows through it, and nothing is kept for one.
+
+    Communication: none, if no such dim is split; otherwise an all-reduce of the result.
+    """
+    return _extremum(stop_gradient(x), over, jnp.max, collectives.max_over, lowest, differentiable=False)
+
+
 def min(x: Tensor, over: Over = None) -> Tensor:
     """Takes the minimum over some dims, or all; in the gradient, ties share equally.
 
@@ -178,10 +186,12 @@ def _extremum(
     local: Callable[..., Array],
     across: Callable[[Array, Axes], Array],
     fill: Callable[[Any], Any],
+    differentiable: bool = True,
 ) -> Tensor:
     placement = current().placement(x.dims, x.role)
     positions = tuple(x.dims.index(dim) for dim in over)
     split = placement.over(over)
+    has_rule = differentiable and split and jnp.issubdtype(x.dtype, jnp.inexact)
 
     def masked(array: Array, value: Any) -> Array:
         return fill_padding(array, placement, over, value)
@@ -201,10 +211,9 @@ def _extremum(
 
     extremum = jax.custom_vjp(forward)
     extremum.defvjp(save, backward)
-    differentiable = split and jnp.issubdtype(x.dtype, jnp.inexact)
 
     def of_any_dtype(array: Array) -> Array:
-        return (extremum if differentiable else forward)(widened(array)).astype(array.dtype)
+        return (extremum if has_rule else forward)(widened(array)).astype(array.dtype)
 
     return Tensor(compute(of_any_dtype, [x], x.role), without(x.dims, over), x.role)
 
