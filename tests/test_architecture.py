@@ -24,7 +24,7 @@ LAYERS: dict[str, int] = {
         [
             "errors dim compat sources",
             "mesh layout",
-            "checking collectives transfer tensors",
+            "checking collectives rings transfer tensors",
             "ops",
             "program",
             "spatial plan",
@@ -43,7 +43,7 @@ UPWARD = {
 }
 CORE = range(5)  # the layers that are the language itself
 READING_TRACES = ("checking", "sources")  # stands there too, and is counted by itself
-MAX_CORE_LINES = 5_000
+MAX_CORE_LINES = 5_200
 MAX_READING_LINES = 850
 MAX_SPATIAL_LINES = 1_000
 MAX_MODULE_LINES = 400

@@ -116,7 +116,9 @@ def gather(x: Array, axes: Axes, position: int, *, copies: bool, transient: bool
 
 
 def is_transient(primitive: Any, params: Mapping[str, Any]) -> bool:
-    """Whether an operation of a trace is a gather of something transient. A policy is shown nothing but parameters."""
+    """Whether an operation of a trace gathers something transient. A policy is shown nothing but parameters."""
+    if primitive.name == "ppermute":
+        return params["perm"] == tuple(sorted(params["perm"], reverse=True)) and len(params["perm"]) > 1
     return primitive.name.startswith("all_gather") and not params["tiled"]
 
 
@@ -125,16 +127,20 @@ def exchange(x: Array, axes: Axes, split: int, join: int) -> Array:
     return lax.all_to_all(x, axes, split_axis=split, concat_axis=join, tiled=True)
 
 
-def permute(x: Array, axes: Axes, pairs: Sequence[tuple[int, int]], axis_sizes: Mapping[str, int]) -> Array:
+def permute(
+    x: Array, axes: Axes, pairs: Sequence[tuple[int, int]], axis_sizes: Mapping[str, int], *, transient: bool = False
+) -> Array:
     """Sends from processor to processor along axes together: one permute. Who receives nothing has zeros.
 
-    JAX counts processors in the order of the mesh's axes, whatever the order of `axes`.
+    JAX counts processors in the order of the mesh's axes, whatever the order of `axes`. What is transient is sent again
+    for the backward pass: by the order in which its pairs stand, a policy knows it.
     """
     in_mesh_order = [axes.index(axis) for axis in axis_sizes if axis in axes]
     places = np.arange(math.prod(axis_sizes[axis] for axis in axes)).reshape([axis_sizes[axis] for axis in axes])
     number = np.argsort(np.transpose(places, in_mesh_order).ravel())
     ordered = tuple(axes[i] for i in in_mesh_order)
-    return lax.ppermute(x, ordered, [(int(number[sender]), int(number[receiver])) for sender, receiver in pairs])
+    sent = sorted(((int(number[a]), int(number[b])) for a, b in pairs), reverse=transient)
+    return lax.ppermute(x, ordered, sent)
 
 
 def take_block(x: Array, axes: Axes, position: int, block: int) -> Array:

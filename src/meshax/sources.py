@@ -25,7 +25,7 @@ _LIBRARY = tuple(
     f"meshax.{name}"
     for name in (
         *("ops", "spatial", "nn", "optim", "plan", "bench", "testing"),
-        *("dim", "errors", "compat", "mesh", "layout", "tensors", "transfer", "collectives", "program"),
+        *("dim", "errors", "compat", "mesh", "layout", "tensors", "rings", "transfer", "collectives", "program"),
         *("checking", "sources"),
     )
 )

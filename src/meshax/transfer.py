@@ -17,8 +17,9 @@ from jax import lax
 from . import collectives
 from .compat import Array, is_traced, varying_axes
 from .dim import Dim, Dims, sizes
-from .layout import Axes, Placement, block_size, is_inside
+from .layout import Axes, Placement, block_size, current, is_inside
 from .mesh import Mesh
+from .rings import Ring, gathered
 
 
 def move(
@@ -103,10 +104,22 @@ class _Move:
         leaving = self._suffix(self.target, self.now, position) or self.now[position]
         self.now[position] = self.now[position][: -len(leaving)]
         # minor axes first, so that the blocks joined are neighbours
-        for copies, group in itertools.groupby(reversed(leaving), key=lambda axis: axis in self.vary):
+        for (copies, in_ring), group in itertools.groupby(reversed(leaving), key=self._way_to_gather):
             axes = tuple(reversed(list(group)))
-            self.x = collectives.gather(self.x, axes, position, copies=copies, transient=self.transient)
+            if in_ring:
+                self.x = gathered(self.x, Ring(self.target.mesh, axes, position))
+            else:
+                self.x = collectives.gather(self.x, axes, position, copies=copies, transient=self.transient)
         self._crop(position)
+
+    def _way_to_gather(self, axis: str) -> tuple[bool, bool]:
+        """Returns whether what is gathered over an axis arrives as copies, and whether its blocks go around in a ring.
+
+        Those of stored parameters do, where the layout says so and sums of gradients may be made on the way.
+        """
+        copies = axis in self.vary
+        may = copies and self.transient and axis in current().layout.rings
+        return copies, may and collectives.can_stay_pending(self.x.dtype)
 
     def _suffix(self, short: Sequence[Axes], long: Sequence[Axes], position: int) -> Axes:
         """Returns the axes by which the longer split of a dim refines the shorter one, if its blocks nest."""

@@ -11,6 +11,7 @@ from extent import some
 from meshax.nn import Linear, cross_entropy
 from meshax.optim.clipping import clipped
 from meshax.optim.named_optimizers import by_name
+from meshax.plan.compile.overlap import overlapping
 from meshax.train.step import compiler_options, init_state, make_train_step
 
 batch, length, hidden, vocab = mx.dims(batch=8, length=3, hidden=6, vocab=5)
@@ -107,8 +108,7 @@ def test_options_of_the_compiler(monkeypatch):
     monkeypatch.setattr(type(mesh), "platform", "gpu")
     fastest = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_cublaslt": True}
     assert compiler_options(mesh) == fastest
-    hiding = {"xla_gpu_enable_latency_hiding_scheduler": True}
-    assert compiler_options(mesh, overlap=True) == fastest | hiding
+    assert compiler_options(mesh, overlap=True) == fastest | overlapping("gpu")
     assert compiler_options(mesh, ["xla_gpu_enable_triton_gemm=true"]) == fastest | {"xla_gpu_enable_triton_gemm": True}
 
 

@@ -28,7 +28,9 @@ class BenchStep(Reporting):
     layout: Annotated[str, arg(metavar="RULES", help="Rules, or a name: see meshax train.")] = "none"
     param_layout: Annotated[str, arg(metavar="RULES", help="Rules added where parameters are stored.")] = ""
     optimizer_layout: Annotated[str, arg(metavar="RULES", help="Rules added where its state is stored.")] = ""
-    rings: Annotated[str, arg(metavar="AXES", help="Axes around which linear maps send blocks.")] = ""
+    rings: Annotated[
+        str, arg(metavar="AXES", help="Axes around which linear maps and stored parameters send blocks.")
+    ] = ""
     keep: Annotated[
         str, arg(metavar="WHAT", help="What the backward pass keeps; auto: the most that fits; none: as meshax train.")
     ] = ""

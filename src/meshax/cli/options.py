@@ -221,7 +221,12 @@ class OnLaidOut(OnProgram):
         str, arg(metavar="RULES", help="Rules added where the optimizer's state is stored.", help_behavior_hint="")
     ] = ""
     rings: Annotated[
-        str, arg(metavar="AXES", help="Axes around which linear maps send blocks, as in model.", help_behavior_hint="")
+        str,
+        arg(
+            metavar="AXES",
+            help="Axes around which linear maps and stored parameters send blocks, as in model.",
+            help_behavior_hint="",
+        ),
     ] = ""
     html: Annotated[
         str, arg(metavar="FILE", help="Write a page to look at, which needs no network.", help_behavior_hint="")

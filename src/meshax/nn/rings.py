@@ -1,94 +1,24 @@
 """Linear maps in rings: a block is multiplied while the next one travels.
 
 Where the layout names an axis for rings, a map of what would be gathered over it multiplies one block after the other
-as they come around, and a map whose result would be reduce-scattered sends partial sums around. Blocks go both ways,
-half of them each, so that both directions of a link carry some. What is sent is what the gather or reduce-scatter would
-send; of maps that share what they are given, the blocks go around once, for those too whose results are not split: they
-would have shared the gather. In the backward pass the one becomes the other.
+as they come around, and a map whose result would be reduce-scattered sends partial sums around. What is sent is what
+the gather or reduce-scatter would send; of maps that share what they are given, the blocks go around once, for those
+too whose results are not split: they would have shared the gather. In the backward pass the one becomes the other.
 """
 
-import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 from jax import lax
 
 from .. import collectives
-from ..compat import Array, varying_axes
+from ..compat import Array
 from ..dim import Dim, Dims, select, union, without
-from ..layout import Axes, Placement, current
-from ..mesh import Mesh
+from ..layout import Placement, current
 from ..ops import einsum
 from ..ops.operands import compute, copied, varying_together
-from ..plan.reading.primitives import RING
+from ..rings import Ring, around, cut, joined
 from ..tensors import Tensor, local
 from ..transfer import fill_padding, pad_to
-
-
-@dataclass(frozen=True)
-class _Ring:
-    """Processors along some axes, which send to their neighbours; and the dimension of arrays that goes around."""
-
-    mesh: Mesh
-    axes: Axes
-    position: int
-
-    @property
-    def size(self) -> int:
-        return self.mesh.count(self.axes)
-
-    @property
-    def ways(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """By which step blocks go, and how many of them: forwards and backwards."""
-        return (1, self.size // 2), (-1, (self.size - 1) // 2)
-
-    @property
-    def distances(self) -> list[int]:
-        """How far each block is from the processor whose number it has, in the order in which they come."""
-        return sorted((step * hops for step, count in self.ways for hops in range(1, count + 1)), key=abs)
-
-    def send(self, x: Array, step: int) -> Array:
-        """Sends to the neighbour."""
-        pairs = [(place, (place + step) % self.size) for place in range(self.size)]
-        with self.scope():
-            return collectives.permute(x, self.axes, pairs, self.mesh.axes)
-
-    def scope(self) -> Any:
-        """Returns a context manager that names what is traced: reports tell by it what goes around."""
-        return jax.named_scope(RING + "+".join(self.axes))
-
-    def starts(self, block: int) -> list[Array]:
-        """Returns where the block of this processor begins, and those of the processors that are so far away."""
-        here = collectives.processor_index(self.axes)
-        return [(here - distance) % self.size * block for distance in (0, *self.distances)]
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _joined(blocks: Sequence[Array], ring: _Ring) -> Array:
-    """Puts the blocks, this processor's and those from the ring's distances, where they belong.
-
-    The plain derivative would copy the whole for each block.
-    """
-    shape = list(blocks[0].shape)
-    shape[ring.position] *= ring.size
-    whole = collectives.to_copies(jnp.zeros(shape, blocks[0].dtype), varying_axes(blocks[0]))
-    for block, start in zip(blocks, ring.starts(blocks[0].shape[ring.position]), strict=True):
-        whole = lax.dynamic_update_slice_in_dim(whole, block, start, ring.position)
-    return whole
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _cut(whole: Array, ring: _Ring) -> list[Array]:
-    """Cuts the blocks out again."""
-    block = whole.shape[ring.position] // ring.size
-    return [lax.dynamic_slice_in_dim(whole, start, block, ring.position) for start in ring.starts(block)]
-
-
-_joined.defvjp(lambda blocks, ring: (_joined(blocks, ring), None), lambda ring, _, ct: (_cut(ct, ring),))
-_cut.defvjp(lambda whole, ring: (_cut(whole, ring), None), lambda ring, _, cts: (_joined(cts, ring),))
 
 
 def product(x: Tensor, weight: Tensor, over: Sequence[str], names: Mapping[str, str]) -> Tensor:
@@ -149,26 +79,20 @@ def _is_long(dim: Dim, placement: Placement) -> bool:
 def _of_blocks(x: Tensor, weight: Tensor, over: Sequence[str], dim: Dim) -> Tensor:
     """Multiplies each block of x along a dim as it comes around."""
     array, placement = local(x)
-    ring = _Ring(placement.mesh, placement.of(dim), x.dims.index(dim))
+    ring = Ring(placement.mesh, placement.of(dim), x.dims.index(dim))
     parts: list[Tensor] = []
-
-    def around(array: Array) -> Any:
-        blocks = {0: fill_padding(array, placement, (dim,))}
-        for distance in ring.distances:
-            step = 1 if distance > 0 else -1
-            blocks[distance] = ring.send(blocks[distance - step], step)
-        return list(blocks.values())
 
     def multiply(*arrays: Array) -> Array:
         *blocks, matrix = arrays
         with ring.scope():
             parts[:] = [einsum(Tensor(a, dims), Tensor(matrix, weight.dims), over=over) for a in blocks]
-            into = _Ring(ring.mesh, ring.axes, parts[0].dims.index(small))
-            whole = _joined([part._array for part in parts], into)
+            into = Ring(ring.mesh, ring.axes, parts[0].dims.index(small))
+            whole = joined([part._array for part in parts], into)
         return lax.slice_in_dim(whole, 0, dim.size, axis=into.position)
 
     small, dims = _smaller(x.dims, dim, placement.block(dim))
-    blocks = collectives.once(array, ("ring", ring, placement.dims), around)  # for all maps of x
+    make = lambda array: around(fill_padding(array, placement, (dim,)), ring)  # noqa: E731
+    blocks = collectives.once(array, ("ring", ring, placement.dims), make)  # for all maps of x
     whole = compute(multiply, [*(Tensor(block, dims) for block in blocks), weight])
     return Tensor(whole, _result(x, weight, over), pending=parts[0]._pending)
 
@@ -176,14 +100,14 @@ def _of_blocks(x: Tensor, weight: Tensor, over: Sequence[str], dim: Dim) -> Tens
 def _to_blocks(x: Tensor, weight: Tensor, over: Sequence[str], dim: Dim, target: Placement) -> Tensor:
     """Sends around what each processor adds to each block of the result along a dim."""
     place = _result(x, weight, over).index(dim)
-    ring = _Ring(target.mesh, target[place], x.dims.index(dim))
+    ring = Ring(target.mesh, target[place], x.dims.index(dim))
     block = -(-dim.size // ring.size)
     _, dims = _smaller(x.dims, dim, block)
     pending: set[str] = set()
 
     def multiply(array: Array, matrix: Array) -> Array:
         array = pad_to(collectives.to_copies(array, frozenset(ring.axes)), ring.position, block * ring.size)
-        blocks = {d % ring.size: cut for d, cut in zip((0, *ring.distances), _cut(array, ring), strict=True)}
+        blocks = {d % ring.size: cut for d, cut in zip((0, *ring.distances), cut(array, ring), strict=True)}
 
         def partial(distance: int) -> Array:
             part = einsum(Tensor(blocks[distance % ring.size], dims), Tensor(matrix, weight.dims), over=over)

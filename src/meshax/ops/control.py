@@ -26,8 +26,9 @@ from .resharding import placed
 
 __all__ = ["cond", "remat", "scan", "while_loop"]
 
-# Views, and masks of padding: they cost next to nothing to redo.
+# Views, masks of padding, blocks put in their places: they cost next to nothing to redo.
 _VIEWS = ("reshape", "transpose", "squeeze", "expand_dims", "slice", "pvary", "pcast", "copy", "select_n", *MARKS)
+_VIEWS += ("broadcast_in_dim", "dynamic_update_slice")
 
 Axes = frozenset[str]
 

@@ -69,7 +69,7 @@ class TrainOptions:
     layout: str = "data+model"  # rules, or a name: none, data, model, data+model, fsdp, sequence
     param_layout: str = ""  # rules added where parameters are stored
     optimizer_layout: str = ""  # rules added where the optimizer's state is stored
-    rings: str = ""  # axes around which linear maps send blocks, rather than gather them: communication beside products
+    rings: str = ""  # axes around which linear maps and stored parameters send blocks, rather than gather them
     out: str = ""  # the run's directory; none: runs/ and the preset's name
     steps: int = 0  # of the whole run; the learning rate depends on it; 0: the preset's, most have 600
     seed: int = 0  # chooses the parameters, the order of the text and what is dropped

@@ -84,28 +84,8 @@ def test_sums():
     assert compiled_by_kind(found)["all-reduce"] == Moved(operations=7, tensors=8, bytes=7 * 256 + 1024)
     assert by_operand(found)["all-reduce"] == {64: 7, 512: 1}
     assert found[0].as_dict() == {
-        "kind": "all-gather", "operands": ["bf16[64,8]"], "bytes": 1024, "group": 4, "count": 1, "is_hidden": False
+        "kind": "all-gather", "operands": ["bf16[64,8]"], "bytes": 1024, "group": 4, "count": 1, "beside": "nothing"
     }  # fmt: skip
-
-
-def test_what_runs_beside_computation():
-    """Started early, and something is computed before it is waited for; on TPUs, part of a fusion that computes."""
-    assert not any(c.is_hidden for c in compiled_collectives(TPU))
-    between = "  %busy = f32[4,16]{1,0} add(%d, %d)\n  %permute-done"
-    assert [c.kind for c in compiled_collectives(TPU.replace("  %permute-done", between)) if c.is_hidden] == ["permute"]
-    fused = """%fused (r: bf16[64,8]) -> bf16[256,8] {
-  %r = bf16[64,8]{1,0} parameter(0)
-  ROOT %all-gather.3 = bf16[256,8]{1,0} all-gather(%r), replica_groups={{0,1,2,3},{4,5,6,7}}, dimensions={0}, \
-frontend_attributes={chain_id="10"}
-}
-
-%body ("""
-    text = TPU.replace("%body (", fused, 1).replace(
-        "  %async-done",
-        "  %f = bf16[256,8]{1,0} fusion(%a), \
-kind=kCustom, calls=%fused\n  %async-done",
-    )
-    assert [c.kind for c in compiled_collectives(text) if c.is_hidden] == ["all-gather"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import decoder
 import meshax as mx
 from meshax.plan.compile.hlo import CompiledCollective
 from meshax.plan.compile.planning import CompilerMemory, Plan, count_tokens, plan
+from meshax.plan.compile.schedule import ARITHMETIC, PRODUCTS
 from meshax.plan.cost.hardware import KNOWN
 from messages import pinned
 
@@ -61,15 +62,19 @@ def test_a_plan_that_fits():
     assert data["estimated_memory"] == one.report.memory
     text = str(one)
     assert "hidden" not in text and data["exposed"] == {"operations": 3, "tensors": 3, "bytes": 96}
-    hidden = CompiledCollective("all-gather", (("f32", (8,)),), 4, 2, is_hidden=True)
-    some = made(one.memory, collectives=[*one.collectives, hidden])
-    said = (
-        "in the compiler's schedule {} operations, {} bytes, are hidden behind computation, and 3, 96 bytes, exposed."
+    hidden, partly = (
+        CompiledCollective("all-gather", (("f32", (8,)),), 4, count, beside)
+        for count, beside in ((2, PRODUCTS), (5, ARITHMETIC))
     )
-    assert said.format(2, 64) in str(some).splitlines()
+    some = made(one.memory, collectives=[*one.collectives, hidden])
+    said = "in the compiler's schedule {} operations, {} bytes, are hidden behind products, {}and 3, 96 bytes, exposed."
+    assert said.format(2, 64, "") in str(some).splitlines()
     assert some.as_dict()["hidden"] == {"operations": 2, "tensors": 2, "bytes": 64}
+    every = made(one.memory, collectives=[*some.collectives, partly])
+    assert said.format(2, 64, "5, 160 bytes, beside other arithmetic alone, ") in str(every).splitlines()
+    assert every.as_dict()["beside_arithmetic"] == {"operations": 5, "tensors": 5, "bytes": 160}
     one.report.overlap = True
-    assert said.format(0, 0) in str(one).splitlines() and "hidden behind computation" in str(one).splitlines()[-3]
+    assert said.format(0, 0, "") in str(one).splitlines() and "hidden behind computation" in str(one).splitlines()[-3]
     assert "fits: 1 GB of the 8.59 GB of a tpu-v2 processor, 12%" in text
     assert "permute: 3 are the compiler's own" in text
     assert "tokens/s: 128 in a call" in text and "took: compiling 2.5 s" in text

@@ -210,7 +210,7 @@ def test_times_memory_and_warnings(show):
         "Split over them, it would save 75%.",
         "classes:10 is stored as 12, so that all blocks are equal: 17% of it is padding.",
         "vocab:model splits no tensor of this program.",
-        "rings cols: no linear map sends blocks along it.",
+        "rings cols: nothing goes around along it.",
         "w['in'] [pixels:784, hidden:1024/cols]: 803 kB on each processor, the same along rows.",
     ]
     assert text(page, "#num-warnings") == "5"

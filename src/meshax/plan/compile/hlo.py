@@ -5,15 +5,15 @@ reduce-scatter, gathers in the narrower dtype when a cast follows, drops what it
 early to hide it behind others. So the text is read for itself, then set beside ours, kind by kind.
 """
 
-import itertools
 import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..reading.communication import Collective
+from .hlo_text import Array, Computation, computations_of, trips
+from .schedule import NOTHING, PRODUCTS, Schedule, chain_of
 
 _NAMES = {
     "all-reduce": "all-reduce",
@@ -24,17 +24,6 @@ _NAMES = {
     "collective-permute": "permute",
 }
 KINDS = tuple(dict.fromkeys(_NAMES.values()))
-_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-_INSTRUCTION = re.compile(r"^(?:ROOT )?%?([\w.\-]+) = (.+)$")
-_ARRAY = re.compile(r"\b([a-z]+\d+\w*|pred)\[([\d,]*)\]")
-_CALLED = re.compile(r"\b(?:to_apply|calls|body|true_computation|false_computation)=%?([\w.\-]+)")
-_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
-_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
-_CHAIN = re.compile(r'chain_id="(\w+)"')
-_NO_WORK = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")
-_COMMENT = re.compile(r"/\*.*?\*/")
-
-Array = tuple[str, tuple[int, ...]]  # dtype and shape
 
 
 @dataclass(frozen=True)
@@ -45,134 +34,47 @@ class CompiledCollective:
     operands: tuple[Array, ...]
     group: int  # processors that take part together; 0 for a permute
     count: int
-    is_hidden: bool = False  # it is started early, and something is computed before it is waited for; else exposed
+    beside: str = NOTHING  # what is computed between its start and its end: products, arithmetic or nothing
 
     @property
     def bytes(self) -> int:
         """The bytes of the operands on one processor."""
         return sum(math.ceil(math.prod(shape) * _bits(dtype) / 8) for dtype, shape in self.operands)
 
+    @property
+    def is_hidden(self) -> bool:
+        """Whether products run beside it."""
+        return self.beside == PRODUCTS
+
     def as_dict(self) -> dict[str, Any]:
         """Returns it as plain data."""
         operands = [f"{dtype}[{','.join(map(str, shape))}]" for dtype, shape in self.operands]
         numbers = {"bytes": self.bytes, "group": self.group, "count": self.count}
-        return {"kind": self.kind, "operands": operands, **numbers, "is_hidden": self.is_hidden}
+        return {"kind": self.kind, "operands": operands, **numbers, "beside": self.beside}
 
 
 def compiled_collectives(text: str) -> list[CompiledCollective]:
     """Returns the collectives in the text of a compiled program, times the trips of the loops around them."""
-    computations = _computations(text)
-    entry = next((c for c in computations.values() if c.is_entry), None)
-    return list(_found(entry, computations, 1, set(), Counter(_CHAIN.findall(text)))) if entry is not None else []
+    schedule = Schedule(computations_of(text))
+    entry = next((c for c in schedule.computations.values() if c.is_entry), None)
+    return list(_found(entry, schedule, 1, set())) if entry is not None else []
 
 
-@dataclass
-class _Instruction:
-    name: str
-    result: str
-    op: str
-    arguments: str
-    rest: str
-
-    @property
-    def operands(self) -> list[str]:
-        return re.findall(r"%([\w.\-]+)", self.arguments)
-
-
-@dataclass
-class _Computation:
-    is_entry: bool
-    instructions: list[_Instruction] = field(default_factory=list)
-
-    def arrays(self, name: str) -> list[Array]:
-        """Returns the arrays that an instruction makes."""
-        result = next((i.result for i in self.instructions if i.name == name), "")
-        return [(dtype, tuple(int(n) for n in shape.split(",") if n)) for dtype, shape in _ARRAY.findall(result)]
-
-    def computes_while(self, one: _Instruction) -> bool:
-        """Whether anything is computed between the start of an operation and its end."""
-        if not one.op.endswith("-start"):
-            return False
-        later = self.instructions[self.instructions.index(one) + 1 :]
-        between = itertools.takewhile(lambda other: one.name not in other.operands, later)
-        return any(other.op not in _NO_WORK for other in between)
-
-
-def _computations(text: str) -> dict[str, _Computation]:
-    computations: dict[str, _Computation] = {}
-    current: _Computation | None = None
-    for line in text.splitlines():
-        stripped = line.strip()
-        if not line.startswith(" ") and (head := _COMPUTATION.match(stripped)):
-            current = computations[head[2]] = _Computation(bool(head[1]))
-        elif current is not None and (match := _INSTRUCTION.match(stripped)):
-            current.instructions.append(_instruction(match[1], match[2]))
-    return computations
-
-
-def _instruction(name: str, text: str) -> _Instruction:
-    """Takes apart `f32[4]{0} all-reduce(%x, %y), channel_id=1, ...`; types and operands nest parentheses."""
-    text = _COMMENT.sub("", text)
-    end = _closing(text, 0) if text.startswith("(") else text.find(" ")
-    result, rest = text[:end], text[end:].lstrip()
-    op, _, _ = rest.partition("(")
-    close = _closing(rest, len(op))
-    return _Instruction(name, result, op, rest[len(op) + 1 : close - 1], rest[close:])
-
-
-def _closing(text: str, start: int) -> int:
-    """Returns the place after the parenthesis that closes the one at `start`."""
-    depth = 0
-    for place in range(start, len(text)):
-        depth += (text[place] == "(") - (text[place] == ")")
-        if depth == 0:
-            return place + 1
-    return len(text)
-
-
-def _found(
-    inside: _Computation,
-    computations: dict[str, _Computation],
-    times: int,
-    chains: set[str],
-    texts: Mapping[str, int],
-) -> Iterator[CompiledCollective]:
+def _found(inside: Computation, schedule: Schedule, times: int, chains: set[str]) -> Iterator[CompiledCollective]:
     for one in inside.instructions:
         kind = _NAMES.get(one.op.removesuffix("-start"))
         if kind is not None:
-            chain = _CHAIN.search(one.rest)  # a TPU's collective that runs beside others stands in each of their texts
-            if chain is None or chain[1] not in chains:
-                chains |= {chain[1]} if chain else set()
+            chain = chain_of(one)
+            if not chain or chain not in chains:
+                chains.add(chain)
                 arrays = [array for name in one.operands for array in inside.arrays(name)]
-                is_hidden = texts[chain[1]] > 2 if chain else inside.computes_while(one)  # not its start and end alone
-                yield CompiledCollective(kind, tuple(arrays), _group_size(one.rest), times, is_hidden)
+                beside = schedule.beside(one, inside)
+                yield CompiledCollective(kind, tuple(arrays), _group_size(one.rest), times, beside)
             continue
-        repeats = _trips(one, computations) if one.op == "while" else 1
-        for called in [*_CALLED.findall(one.rest), *_branches(one)]:
-            if called in computations:
-                yield from _found(computations[called], computations, times * repeats, chains, texts)
-
-
-def _branches(one: _Instruction) -> list[str]:
-    listed = _BRANCHES.search(one.rest)
-    return re.findall(r"[\w.\-]+", listed[1]) if listed else []
-
-
-def _trips(loop: _Instruction, computations: dict[str, _Computation]) -> int:
-    """Returns how often a loop turns: as the compiler notes it, or what its counter is compared with; 1 if unknown."""
-    if noted := _TRIPS.search(loop.rest):
-        return int(noted[1])
-    named = re.search(r"condition=%?([\w.\-]+)", loop.rest)
-    condition = computations.get(named[1]) if named else None
-    if condition is None or not condition.instructions:
-        return 1
-    last = condition.instructions[-1]
-    if last.op == "fusion" and (called := _CALLED.search(last.rest)) and called[1] in computations:
-        last = computations[called[1]].instructions[-1]
-    if last.op != "compare" or "direction=LT" not in last.rest:
-        return 1
-    limits = [int(i.arguments) for i in condition.instructions if i.op == "constant" and i.arguments.isdecimal()]
-    return limits[0] if len(limits) == 1 else 1
+        repeats = trips(one, schedule.computations) if one.op == "while" else 1
+        for called in one.called:
+            if called in schedule.computations:
+                yield from _found(schedule.computations[called], schedule, times * repeats, chains)
 
 
 def _group_size(text: str) -> int:

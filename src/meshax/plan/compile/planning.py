@@ -21,6 +21,7 @@ from ...tensors import Tensor, is_tensor
 from ..cost.hardware import Hardware, find
 from ..explain.report import Report, explain
 from .hlo import CompiledCollective, Moved, compiled_by_kind, compiled_collectives, differences, ours_by_kind
+from .schedule import ARITHMETIC, NOTHING, PRODUCTS
 from .topologies import hardware_of
 
 # Either "the total memory required ... (23.74G) exceeds available HBM (15.48G)" or "Used 23.74G of 15.48G hbm".
@@ -79,9 +80,9 @@ class Plan:
         """What the compiler left, by kind of collective."""
         return compiled_by_kind(self.collectives)
 
-    def scheduled(self, is_hidden: bool) -> Moved:
-        """Returns the collectives that the compiler's schedule hides behind computation, or those it leaves exposed."""
-        some = compiled_by_kind(c for c in self.collectives if c.is_hidden == is_hidden).values()
+    def scheduled(self, beside: str) -> Moved:
+        """Returns the collectives beside which, in the compiler's schedule, products run, other arithmetic, nothing."""
+        some = compiled_by_kind(c for c in self.collectives if c.beside == beside).values()
         return Moved(sum(m.operations for m in some), sum(m.tensors for m in some), sum(m.bytes for m in some))
 
     @property
@@ -120,8 +121,9 @@ class Plan:
             "differences": self.differences,
             "seconds": seconds,
             "time": self.report.time_as_dict(spent),
-            "hidden": asdict(self.scheduled(True)),
-            "exposed": asdict(self.scheduled(False)),
+            "hidden": asdict(self.scheduled(PRODUCTS)),
+            "beside_arithmetic": asdict(self.scheduled(ARITHMETIC)),
+            "exposed": asdict(self.scheduled(NOTHING)),
             "tokens": self.tokens,
             "tokens_per_second": self.tokens / seconds if seconds else 0.0,
             "utilization": self.report.utilization(self.hardware),

@@ -8,6 +8,7 @@ from rich.table import Table
 from ..explain.text import predicted, speed
 from ..printing.terminal import Render, shown
 from ..printing.units import show_bytes, show_seconds
+from .schedule import ARITHMETIC, NOTHING, PRODUCTS
 
 if TYPE_CHECKING:
     from .planning import Plan
@@ -71,12 +72,14 @@ def _collectives(plan: "Plan") -> Table:
 
 
 def _beside(plan: "Plan") -> list[str]:
-    hidden, exposed = plan.scheduled(True), plan.scheduled(False)
-    if not (hidden.operations or plan.report.overlap):
+    hidden, partly, exposed = map(plan.scheduled, (PRODUCTS, ARITHMETIC, NOTHING))
+    if not (hidden.operations or partly.operations or plan.report.overlap):
         return []
+    others = f"{partly.operations:,}, {show_bytes(partly.bytes)}, beside other arithmetic alone, "
     return [
         f"in the compiler's schedule {hidden.operations:,} operations, {show_bytes(hidden.bytes)}, are hidden behind "
-        f"computation, and {exposed.operations:,}, {show_bytes(exposed.bytes)}, exposed."
+        f"products, {others if partly.operations else ''}and {exposed.operations:,}, {show_bytes(exposed.bytes)}, "
+        "exposed."
     ]
 
 

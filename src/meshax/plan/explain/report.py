@@ -134,7 +134,7 @@ class Report:
 
     @cached_property
     def unused_rules(self) -> list[str]:
-        """The rules that no tensor of the program has a dim for, and rings in which no linear map sends anything."""
+        """The rules that no tensor of the program has a dim for, and rings in which nothing goes around."""
         layout, seen = self.setting.layout, self.setting.placements
         every = {dim.name for shape, _ in seen for dim in shape}
         unused = [f"{dim}:{'+'.join(axes)}" for dim, axes in layout.rules if dim not in every]

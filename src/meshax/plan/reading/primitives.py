@@ -47,8 +47,6 @@ ATTENTION = {
 }
 # Those of JAX's for TPUs that do not say it themselves, by the scope they are called in.
 FLASH = {"/flash_mha_bwd_dkv_": 4, "/flash_mha_bwd_dq_": 3}
-# How the scope begins in which linear maps send blocks around, and multiply each; the axes of the ring follow.
-RING = "in a ring over "
 
 _TABLE: dict[str, Traits] = {}
 

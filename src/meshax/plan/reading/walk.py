@@ -22,9 +22,10 @@ from ...checking.border import MARKS
 from ...checking.jaxprs import inner_programs, live_jaxpr, scan_counts
 from ...errors import MeshaxError
 from ...ops.gradients import GRADIENT
+from ...rings import RING
 from ...sources import LABELS, Source, is_of_library, operations_in, place_of, source_of
 from .broadcasting import Number
-from .primitives import CONTROL, RING, Traits, traits_of
+from .primitives import CONTROL, Traits, traits_of
 
 _RECOMPUTED, _BACKWARD, _FORWARD = ("rematted_computation", "transpose(", "jvp(")
 

@@ -34,7 +34,7 @@ function paddingWarning([dim, { size, stored, waste }]) {
 }
 
 function unusedWarning(rule) {
-  const why = rule.startsWith("rings ") ? ": no linear map sends blocks along it." : " splits no tensor of this program.";
+  const why = rule.startsWith("rings ") ? ": nothing goes around along it." : " splits no tensor of this program.";
   return element("li", {}, element("code", {}, rule), why);
 }
 
