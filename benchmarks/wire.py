@@ -35,6 +35,7 @@ class Case:
     rules: str
     params: str = ""
     optimizer: str = ""
+    rings: str = ""
     scale: int = 1  # of the batch, so that each processor has an example
 
     @property
@@ -58,11 +59,14 @@ def cases(processors):
     data = max(2, processors // HEADS)
     both = dict(data=data, model=processors // data, scale=max(1, data // BATCH))
     all_data = dict(data=processors, model=1, scale=max(1, processors // BATCH))
+    sharded = dict(rules="batch:data", params="d_model:data", optimizer="d_model:data", **all_data)
+    rings = [Case("fully sharded, in rings", rings="data", **sharded)] if processors <= 64 else []
     return [
         Case("data", rules="batch:data", **all_data),
         Case("model", 1, HEADS, TENSOR),
         Case("data and model", rules=f"batch:data {TENSOR}", **both),
-        Case("fully sharded", rules="batch:data", params="d_model:data", optimizer="d_model:data", **all_data),
+        Case("fully sharded", **sharded),
+        *rings,
         Case("ZeRO-1", rules="batch:data", optimizer="d_model:data", **all_data),
         Case("sequence", rules=f"batch:data length:model {TENSOR}", **both),
     ]
@@ -87,7 +91,7 @@ def least(case):
         return "gradients all-reduced", reduce(weights, d) + loss
     if case.name == "ZeRO-1":
         return "gradients reduce-scattered, parameters all-gathered", 2 * once(weights, d) + loss
-    if case.name == "fully sharded":
+    if case.name.startswith("fully sharded"):
         table = 4 * VOCAB * D_MODEL
         rows = 2 * once(stream, d) + once(4 * tokens * d, d)
         layers = 4 * LAYERS * layer
@@ -152,7 +156,7 @@ def our_program(case, abstract=False, topology=None):
         return *optimizer.apply(grads, state, model), value
 
     state = jax.eval_shape(optimizer.init, model)
-    layout = mx.Layout(case.rules, params=case.params, optimizer=case.optimizer)
+    layout = mx.Layout(case.rules, params=case.params, optimizer=case.optimizer, rings=case.rings)
     program = mx.spmd(step, mx.Mesh(case.mesh, abstract=abstract, topology=topology), layout, donate=(0, 1))
     return program, (model, state, shape, shape)
 
