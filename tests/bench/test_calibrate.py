@@ -8,8 +8,9 @@ import pytest
 from extent import some
 from meshax.bench.calibrate import Calibration, Scale, as_text
 from meshax.plan.cost.hardware import Link, load
+from meshax.plan.reading.primitives import WORK
 
-TINY = Scale(products=((16, 8, 16), (8, 16, 8)), stream=256, messages=(8, 64, 512))
+TINY = Scale(products=((16, 8, 16), (8, 16, 8)), stream=256, messages=(8, 64, 512), rows=(4, 8))
 
 
 def calibrated(processors=8):
@@ -21,7 +22,7 @@ def calibrated(processors=8):
 def test_every_measurement_is_a_positive_number(tmp_path):
     calibration, measured = calibrated()
 
-    assert len(measured) == calibration.count == 2 * 2 + 2 + 3 + 1 + 4
+    assert len(measured) == calibration.count == 2 * 2 + 2 + 2 * 4 + 3 + 1 + 4
     assert measured == calibration.measured
     assert len({m.what for m in measured}) == len(measured)
     for m in measured:
@@ -33,6 +34,8 @@ def test_every_measurement_is_a_positive_number(tmp_path):
     numbers = [*hardware.flops.values(), hardware.memory, hardware.memory_bandwidth, hardware.overhead]
     assert all(math.isfinite(n) and n > 0 for n in [*numbers, hardware.inside.bandwidth])
     assert hardware.inside.latency >= 0 and hardware.inside.start >= 0
+    assert list(hardware.per_element) == list(WORK)
+    assert all(0 < n < 1e-3 for n in hardware.per_element.values())
     assert set(hardware.slowness) <= {"all-gather", "reduce-scatter", "all-to-all", "permute"}
     assert all(0 < n < math.inf for n in hardware.slowness.values())
     assert hardware.measured
@@ -52,7 +55,7 @@ def test_any_number_of_processors(processors, tmp_path):
     calibration, measured = calibrated(processors)
     hardware = calibration.hardware()
 
-    assert len(measured) == calibration.count == 2 * 2 + 2 + collectives
+    assert len(measured) == calibration.count == 2 * 2 + 2 + 2 * 4 + collectives
     assert hardware.inside.start >= 0 and hardware.inside.latency >= 0 and hardware.inside.bandwidth > 0
     path = tmp_path / "hardware.json"
     path.write_text(hardware.to_json())
@@ -66,3 +69,10 @@ def test_what_cannot_be_told_from_an_all_reduce_is_as_fast():
     calibration._kind("all-gather", 1000, 5e-6, hops=1)
     calibration._kind("reduce-scatter", 1000, -1e-6, hops=1)
     assert calibration.hardware().slowness == {"permute": pytest.approx(2.0)}
+
+
+def test_elements_take_more_only_where_they_are_measured_to():
+    calibration = Calibration(jax.devices("cpu")[:1])
+    calibration.scale = Scale(TINY.products, TINY.stream, TINY.messages)  # as on GPUs and TPUs
+    assert calibration.count == len(list(calibration.run()))
+    assert calibration.hardware().per_element == {}

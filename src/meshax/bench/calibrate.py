@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,9 +17,10 @@ import numpy as np
 
 from ..dim import Dim
 from ..mesh import Mesh
-from ..ops import einsum, flip, scan, shift, sum, tanh
+from ..ops import einsum, exp, flip, reshape, scan, shift, sum, tanh, transpose
 from ..plan.cost.hardware import Hardware, Link
 from ..plan.printing.units import show_bytes, show_count, show_seconds
+from ..plan.reading.primitives import WORK
 from ..program import put, spmd
 from ..tensors import Tensor
 
@@ -26,8 +28,11 @@ _AXIS, _EACH = "processors", "each"  # the mesh axis, and the dim that gives eac
 _PART = "part"  # a dim whose slices are gathered and scattered
 _LAYOUT = f"{_EACH}:{_AXIS} {_PART}:{_AXIS}"
 _PAIRS = "pairs"  # the mesh axis along which pairs of processors work at once
+_COLUMNS = 256
+_LEAST = 1e-12  # seconds more for an element: none
 _INSTANT = 1e-9  # seconds: no difference of measured times is less
 _REPEATS = 5
+_Body = Callable[[Tensor, Tensor], Tensor]  # of a loop: what it has at hand, and what it carries
 
 
 @dataclass(frozen=True)
@@ -37,10 +42,14 @@ class Scale:
     products: tuple[tuple[int, int, int], ...]
     stream: int  # elements of an array that does not fit any cache
     messages: tuple[int, ...]  # elements
+    # of 256 numbers, from what a core's cache holds to what no cache does; GPUs and TPUs transpose as they read
+    rows: tuple[int, ...] = ()
 
 
 _SCALES = {
-    "cpu": Scale(((256, 256, 256), (512, 256, 512), (512, 512, 512)), 2**21, (2**8, 2**14, 2**18)),
+    "cpu": Scale(
+        ((256, 256, 256), (512, 256, 512), (512, 512, 512)), 2**21, (2**8, 2**14, 2**18), rows=(2**8, 2**10, 2**12)
+    ),
     "gpu": Scale(
         ((8192, 1024, 4096), (8192, 4096, 1024), (8192, 4096, 4096), (8192, 1024, 16384)), 2**27, (2**10, 2**18, 2**24)
     ),
@@ -72,13 +81,14 @@ class Calibration:
         self._products: dict[str, list[float]] = {}
         self._bandwidth = self._overhead = 0.0
         self._link = Link(0.0, float("inf"))
+        self._per_element: dict[str, list[float]] = {}
         self._slowness: dict[str, float] = {}
 
     @property
     def count(self) -> int:
         """How many microbenchmarks there are."""
         collectives = len(self.scale.messages) + self._has_pairs + 4 if self.mesh.size > 1 else 0
-        return 2 * len(self.scale.products) + 2 + collectives
+        return 2 * len(self.scale.products) + 2 + (1 + len(WORK)) * len(self.scale.rows) + collectives
 
     @property
     def _has_pairs(self) -> bool:
@@ -92,6 +102,8 @@ class Calibration:
                 yield self._note(self._product(dtype, *sizes))
         yield self._note(self._stream())
         yield self._note(self._small_kernels())
+        for rows in self.scale.rows:
+            yield from map(self._note, self._work(rows))
         if self.mesh.size > 1:
             yield from map(self._note, self._collectives())
 
@@ -106,11 +118,12 @@ class Calibration:
         memory = (stats or {}).get("bytes_limit") or _host_memory() / self.mesh.size
         return Hardware(
             name,
-            {dtype: float(np.exp(np.mean(np.log(rates)))) for dtype, rates in self._products.items()},
+            {dtype: _typical(rates) for dtype, rates in self._products.items()},
             float(memory),
             self._bandwidth,
             self._link,
             overhead=self._overhead,
+            per_element={kind: _typical(seconds) for kind, seconds in self._per_element.items()},
             slowness=self._slowness,
             measured=True,
             platform=self.mesh.platform,
@@ -162,6 +175,28 @@ class Calibration:
         seconds = fastest(spmd(chain, self.mesh, _LAYOUT), x)
         self._overhead = seconds / turns.size / 2
         return Measurement("start a small kernel", self._overhead, 1 / self._overhead, "kernels/s")
+
+    def _work(self, rows: int) -> Iterator[Measurement]:
+        """Times what elements take more that are transposed, reduced or dear than such as are read and written."""
+        x, turns = self._array(np.float32, row=rows, column=_COLUMNS), Dim("turns", 20)
+        sums, flat = self._array(np.float32, row=rows), self._array(np.float32, number=rows * _COLUMNS)
+
+        def transposed(_: Tensor, flat: Tensor) -> Tensor:
+            return reshape(transpose(reshape(flat, x.dims) * 0.5, (_EACH, "column", "row")), flat.dims)
+
+        bodies: dict[str, tuple[_Body, Tensor]] = {
+            "read and written": (lambda _, flat: flat * 0.5, flat),
+            "transposed": (transposed, flat),
+            "reduced": (lambda x, sums: sum(x + sums, "column") * 1e-3, sums),
+            "dear": (lambda _, flat: exp(flat * 0.5), flat),
+        }
+        programs = [_loop(body, self.mesh, x, carried, turns) for body, carried in bodies.values()]
+        seconds = {kind: spent / turns.size for kind, spent in zip(bodies, fastest_of(*programs), strict=True)}
+        for kind, spent in seconds.items():
+            if kind in WORK:
+                plain = seconds["read and written"] / (2 if kind == "reduced" else 1)  # which only reads them
+                self._per_element.setdefault(kind, []).append(max((spent - plain) / (rows * _COLUMNS), _LEAST))
+            yield Measurement(f"{rows} x {_COLUMNS} numbers, {kind}", spent, rows * _COLUMNS / spent, "elements/s")
 
     def _collectives(self) -> Iterator[Measurement]:
         measured: dict[int, float] = {}
@@ -227,18 +262,25 @@ class Calibration:
         return put(Tensor(numbers, (Dim(_PART, side), Dim("whole", side))), self.mesh, _LAYOUT)
 
 
+def _typical(numbers: Sequence[float]) -> float:
+    return float(np.exp(np.mean(np.log(numbers))))
+
+
 def _vector(name: str, size: int, mesh: Mesh) -> Tensor:
     return put(Tensor(np.linspace(-1, 1, size, dtype=np.float32), (Dim(name, size),)), mesh, _LAYOUT)
 
 
-def _turn(body: Callable[[Tensor, Tensor], Tensor], mesh: Mesh, x: Tensor, carried: Tensor) -> float:
+def _turn(body: _Body, mesh: Mesh, x: Tensor, carried: Tensor) -> float:
     """Returns the seconds of a turn of a loop that changes what it carries, and has `x` at hand."""
     turns = Dim("turns", 20)
+    return fastest(_loop(body, mesh, x, carried, turns)) / turns.size
 
+
+def _loop(body: _Body, mesh: Mesh, x: Tensor, carried: Tensor, turns: Dim) -> Callable[[], Any]:
     def loop(x: Tensor, carried: Tensor) -> Tensor:
         return scan(lambda carried, _: (body(x, carried), None), carried, over=turns)[0]
 
-    return fastest(spmd(loop, mesh, _LAYOUT), x, carried) / turns.size
+    return partial(spmd(loop, mesh, _LAYOUT), x, carried)
 
 
 def _sent(numbers: int, processors: int) -> float:
@@ -264,13 +306,19 @@ def as_text(measured: Sequence[Measurement], hardware: Hardware) -> str:
 
 def fastest(program: Callable[..., Any], *args: Any, repeats: int = _REPEATS) -> float:
     """Returns the seconds of the fastest of several calls, compilation left out."""
-    jax.block_until_ready(program(*args))
-    return min(_seconds(program, *args) for _ in range(repeats))
+    return fastest_of(partial(program, *args), repeats=repeats)[0]
 
 
-def _seconds(program: Callable[..., Any], *args: Any) -> float:
+def fastest_of(*programs: Callable[[], Any], repeats: int = _REPEATS) -> list[float]:
+    """Returns the seconds of the fastest call of each, in turns: what slows the machine down meets all of them."""
+    for program in programs:
+        jax.block_until_ready(program())
+    return [min(times) for times in zip(*([_seconds(p) for p in programs] for _ in range(repeats)), strict=True)]
+
+
+def _seconds(program: Callable[[], Any]) -> float:
     start = time.perf_counter()
-    jax.block_until_ready(program(*args))
+    jax.block_until_ready(program())
     return time.perf_counter() - start
 
 

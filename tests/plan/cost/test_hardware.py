@@ -61,6 +61,10 @@ def test_known_hardware_has_the_name_that_jax_gives_its_devices(name):
     assert KNOWN[name].name == name and of_device(KNOWN[name].kind) is KNOWN[name]
 
 
+def test_only_a_cpu_takes_longer_for_some_elements():
+    assert {name for name, hardware in KNOWN.items() if hardware.per_element} == {"cpu"}
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_known_hardware_makes_sense(name):
     hardware = KNOWN[name]
@@ -84,7 +88,7 @@ def test_a_file_without_starts_and_paces_is_read(tmp_path):
     data = json.loads(NODES.to_json())
     for link in ("inside", "between"):
         del data[link]["start"]
-    del data["slowness"]
+    del data["slowness"], data["per_element"]
     path = tmp_path / "machine.json"
     path.write_text(json.dumps(data))
     assert load(path) == NODES
@@ -243,6 +247,14 @@ test_messages = pinned(
             """
             'machine.json' speaks of 'all_gather', which is no collective.
               fix: did you mean "all-gather"?
+            """,
+        ),
+        "no kind of work": (
+            mx.ArgumentError,
+            lambda: load(written(with_changes(per_element={"transpose": 1e-9}))),
+            """
+            'machine.json' speaks of elements that are 'transpose', which is no kind of work.
+              fix: did you mean "transposed"?
             """,
         ),
         "a speed of nothing": (

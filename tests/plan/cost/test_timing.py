@@ -53,6 +53,19 @@ def test_elementwise_work_is_memory_traffic():
     assert kernel_time(kernel, MACHINE) == Time(memory=2 * 4000 / 0.25e11 + 1e-5)
 
 
+def test_elements_take_what_the_hardware_says_on_top():
+    n, m = mx.dims(n=1000, m=3)
+    cpu = replace(MACHINE, per_element={"transposed": 1e-8, "reduced": 1e-9})
+    (turned,) = report(lambda x: mx.transpose(x, (m, n)), struct(n, m)).kernels.all()
+    assert kernel_time(turned, MACHINE).memory == pytest.approx(2 * 12000 / 0.25e11 + 1e-5)
+    assert kernel_time(turned, cpu).memory == pytest.approx(2 * 12000 / 0.25e11 + 1e-5 + 3000 * 1e-8)
+    rows, inner, cols = mx.dims(rows=4096, inner=4096, cols=4096)
+    (leading,) = report(
+        lambda a, b: mx.einsum(a, b, over=inner), struct(inner, rows), struct(inner, cols)
+    ).kernels.all()
+    assert kernel_time(leading, cpu) == Time(compute=2 * 4096**3 / 0.5e12 + (1e-5 + 4096**2 * 1e-8))
+
+
 @pytest.mark.parametrize(
     ("sizes", "growth"),
     [

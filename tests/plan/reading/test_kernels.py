@@ -7,6 +7,7 @@ import pytest
 
 import meshax as mx
 from meshax.plan.reading.kernels import flops_of
+from meshax.plan.reading.primitives import WORK
 from meshax.plan.reading.walk import Source, Step, Value
 
 batch, inner, hidden, outer = mx.dims(batch=8, inner=16, hidden=32, outer=4)
@@ -165,6 +166,49 @@ def test_a_product_over_leading_dims_transposes_first():
     assert kernel.workspace == 0  # many products at once, one after the other in memory
     (kernel,) = explain(times, struct(batch, many, inner), struct(batch, many, hidden)).kernels.all()
     assert kernel.workspace == 3 * 512
+
+
+def work(fn, *args, **options):
+    """Returns the elements that are transposed, reduced and dear, of all kernels together."""
+    found = [k.work for k in explain(fn, *args, **options).kernels.all()]
+    return tuple(sum(one[kind] for one in found) for kind in WORK)
+
+
+many, more = mx.dims(many=3, more=5)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "over", "transposed"),
+    [
+        ((batch, inner), (inner, hidden), inner, 0),
+        ((batch, inner), (hidden, inner), inner, 0),  # the second may lie either way
+        ((inner, batch), (inner, hidden), inner, 16 * 8),
+        ((inner, batch), (hidden, inner), inner, 16 * 8),
+        ((batch, inner, many), (inner, many, hidden), (inner, many), 0),
+        ((batch, inner, many), (hidden, inner, many), (inner, many), 32 * 16 * 3),  # unless over several dims
+        ((batch, inner), (many, more, inner), inner, 3 * 5 * 16),  # or with several others
+        ((many, batch, inner), (many, inner, hidden), inner, 0),
+        ((many, batch, inner), (many, hidden, inner), inner, 0),
+        ((many, inner, batch), (many, inner, hidden), inner, 3 * 16 * 8),
+        ((batch, many, inner), (hidden, many, inner), inner, 3 * (8 * 16 + 32 * 16 + 8 * 32)),  # and the result
+    ],
+    ids=str,
+)
+def test_operands_that_a_cpu_transposes(a, b, over, transposed):
+    assert work(lambda a, b: mx.einsum(a, b, over=over), struct(*a), struct(*b)) == (transposed, 0, 0)
+
+
+def test_dims_of_one_element_are_nowhere_else_when_transposed():
+    one = mx.Dim("one", 1)
+    assert work(lambda x: mx.transpose(x, (inner, batch)), X) == (8 * 16, 0, 0)
+    assert work(lambda x: mx.transpose(x, (one, batch)), struct(batch, one)) == (0, 0, 0)
+
+
+def test_work_is_that_of_the_kernels_own_and_on_the_way():
+    assert work(lambda x: mx.sum(mx.exp(x), inner), X) == (0, 128, 128)
+    assert work(lambda x: mx.exp(x) + mx.tanh(x), X) == (0, 0, 2 * 128)
+    assert work(lambda x: mx.rsqrt(x) * 2, X) == (0, 0, 0)  # processors have that
+    assert work(lambda x: mx.max(x, inner), X, layout="batch:data") == (0, 64, 0)
 
 
 def test_bytes_depend_on_the_dtype():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ArgumentError, did_you_mean
-from ..reading.primitives import KINDS
+from ..reading.primitives import KINDS, WORK
 
 _GB, _TERA, _MICRO = 1e9, 1e12, 1e-6
 
@@ -52,6 +52,8 @@ class Hardware:
     flops_efficiency: float = 1.0
     memory_efficiency: float = 1.0
     overhead: float = 0.0  # seconds it takes to start a kernel
+    # of `Kernel.work`: seconds that an element takes on top of reading and writing it
+    per_element: Mapping[str, float] = field(default_factory=dict)
     slowness: Mapping[str, float] = field(default_factory=dict)  # of a collective's bytes; an all-reduce's are 1
     hides: tuple[str, ...] = ()  # collectives that its compiler runs beside computation, where it is asked to
     measured: bool = False
@@ -146,6 +148,7 @@ KNOWN: dict[str, Hardware] = {
             5.8e9,
             Link(8 * _MICRO, 2.2e9, 40 * _MICRO),
             overhead=2 * _MICRO,
+            per_element={"transposed": 5.7e-9, "reduced": 1.3e-9, "dear": 1.5e-9},
             slowness={"all-gather": 0.9, "reduce-scatter": 1.7, "all-to-all": 4.6, "permute": 1.1},
             platform="cpu",
             kind="cpu",
@@ -228,7 +231,8 @@ def load(path: str | Path) -> Hardware:
         links = [link for link in (hardware.inside, hardware.between) if link is not None]
         speeds = [hardware.memory, hardware.memory_bandwidth, *hardware.flops.values(), *hardware.slowness.values()]
         is_possible = all(n > 0 for n in (*speeds, *(link.bandwidth for link in links)))
-        is_possible = is_possible and all(n >= 0 for link in links for n in (link.latency, link.start))
+        delays = [*hardware.per_element.values(), *(n for link in links for n in (link.latency, link.start))]
+        is_possible = is_possible and all(n >= 0 for n in delays)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ArgumentError(
             f"{str(path)!r} does not describe hardware.",
@@ -243,6 +247,11 @@ def load(path: str | Path) -> Hardware:
         raise ArgumentError(
             f"{str(path)!r} speaks of {unknown[0]!r}, which is no collective.",
             fix=did_you_mean(unknown[0], KINDS),
+        )
+    if unknown := [kind for kind in hardware.per_element if kind not in WORK]:
+        raise ArgumentError(
+            f"{str(path)!r} speaks of elements that are {unknown[0]!r}, which is no kind of work.",
+            fix=did_you_mean(unknown[0], WORK),
         )
     return hardware
 

@@ -1,10 +1,10 @@
 """How long a program takes on given hardware, by a roofline.
 
 Each kernel takes the longer of its matrix product (FLOPs over the reachable peak) and its memory traffic (bytes over
-the reachable bandwidth), and the time to start it. Each collective takes the time to start it, its hops' latency and
-the bytes one processor sends over the bandwidth of the slowest link, at the pace of its kind; what compilers join to
-another only adds its bytes. All of it is added up, less the communication that is hidden behind computation: none,
-unless overlap is asked for (`hiding.py`).
+the reachable bandwidth), the time to start it, and what its elements take on top, on hardware where they do. Each
+collective takes the time to start it, its hops' latency and the bytes one processor sends over the bandwidth of the
+slowest link, at the pace of its kind; what compilers join to another only adds its bytes. All of it is added up, less
+the communication that is hidden behind computation: none, unless overlap is asked for (`hiding.py`).
 """
 
 import math
@@ -52,12 +52,13 @@ def kernel_time(kernel: Kernel, hardware: Hardware) -> Time:
     if is_collective(kernel.step):
         return Time()
     moving = kernel.bytes / (hardware.memory_bandwidth * hardware.memory_efficiency)
+    extra = hardware.overhead + sum(kernel.work[kind] * seconds for kind, seconds in hardware.per_element.items())
     if not np.any(kernel.flops):
-        return Time(memory=moving + hardware.overhead)
+        return Time(memory=moving + extra)
     reachable = hardware.peak(kernel.step.inputs[0].dtype) * hardware.flops_efficiency
     computing = kernel.flops * _rounding(kernel.step, hardware.tile) / reachable
     is_bound = computing >= moving  # by computing
-    return Time(where(is_bound, computing + hardware.overhead, 0.0), where(is_bound, 0.0, moving + hardware.overhead))
+    return Time(where(is_bound, computing + extra, 0.0), where(is_bound, 0.0, moving + extra))
 
 
 def _rounding(step: Step, tile: int) -> Number:

@@ -8,15 +8,17 @@ and is otherwise computed again wherever it is used.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from .broadcasting import Number
-from .primitives import ATTENTION, FLASH
+from .primitives import ATTENTION, FLASH, WORK
 from .walk import Block, Step, Value
+
+_INSTRUCTIONS = ("rsqrt", "sqrt")  # dear, but processors have them
 
 
 @dataclass(eq=False)
@@ -27,6 +29,25 @@ class Kernel:
     position: int  # in its block
     reads: list[Value]
     writes: list[Value]
+    inside: list[Step]  # its step, and those computed on the way
+
+    @cached_property
+    def work(self) -> Mapping[str, Number]:
+        """The elements that are transposed, reduced or dear to compute in one execution.
+
+        A GPU does this as fast as it reads and writes. XLA's CPU compiler walks through them in loops of their own.
+        """
+        work: dict[str, Number] = dict.fromkeys(WORK, 0)
+        for step in self.inside:
+            if step.name == "dot_general":
+                work["transposed"] += sum(v.size for v in _transposed_operands(step))
+            elif step.name == "transpose" and _moves(step.inputs[0], step.params["permutation"]):
+                work["transposed"] += step.outputs[0].size
+            elif step.traits.fusion == "reduction":
+                work["reduced"] += step.inputs[0].size
+            elif step.traits.fusion == "dear" and step.name not in _INSTRUCTIONS:
+                work["dear"] += step.outputs[0].size
+        return work
 
     @cached_property
     def flops(self) -> Number:
@@ -118,7 +139,8 @@ def kernels_of(block: Block) -> Kernels:
             kernels.inner[step] = [kernels_of(inner) for inner in step.blocks]
         writes = [v for v in step.outputs if v in stored and v not in kernels.roots]
         if writes:
-            kernels.own.append(Kernel(step, position, _reads(step, stored, kernels), writes))
+            reads, inside = _reads(step, stored, kernels)
+            kernels.own.append(Kernel(step, position, reads, writes, inside))
     return kernels
 
 
@@ -150,7 +172,7 @@ def _pays_to_write(step: Step, stored: set[Value], kernels: Kernels) -> bool:
     uses = max((len(v.consumers) for v in step.outputs), default=0)
     if uses < 2 or step.traits.fusion in ("view", "free"):
         return False
-    again = sum(v.bytes for v in _reads(step, stored, kernels))
+    again = sum(v.bytes for v in _reads(step, stored, kernels)[0])
     once = sum(v.bytes for v in step.outputs)
     if step.traits.fusion == "dear":
         return bool(np.mean(again - once) >= 0)  # of many layouts: on average
@@ -165,9 +187,10 @@ def _is_made_on_the_fly(value: Value) -> bool:
     return value.maker is not None and value.maker.traits.fusion == "free" and not value.maker.inputs
 
 
-def _reads(step: Step, stored: set[Value], kernels: Kernels) -> list[Value]:
-    """Returns the stored values that a kernel reads, through all that it computes on the way."""
+def _reads(step: Step, stored: set[Value], kernels: Kernels) -> tuple[list[Value], list[Step]]:
+    """Returns the stored values that a kernel reads, and the steps that it computes on the way, its own first."""
     reads: dict[Value, None] = {}
+    inside = {step: None}
     todo, seen = list(reversed(step.inputs)), set()
     while todo:
         value = kernels.root(todo.pop())
@@ -177,8 +200,35 @@ def _reads(step: Step, stored: set[Value], kernels: Kernels) -> list[Value]:
         if value in stored:
             reads[value] = None
         elif value.maker is not None:
+            inside[value.maker] = None
             todo.extend(reversed(value.maker.inputs))
-    return list(reads)
+    return list(reads), list(inside)
+
+
+def _transposed_operands(product: Step) -> Iterator[Value]:
+    """Iterates over the operands that XLA's CPU compiler transposes, by a copy or as it multiplies.
+
+    It multiplies batches of rows by batches of columns, whose dims lie in this order. A second operand may also lie the
+    other way around, if it is summed over one dim and has one other beside the batch's.
+    """
+    (left, right), (left_batch, right_batch) = product.params["dimension_numbers"]
+    a, b = product.inputs[:2]
+    if _moves(a, (*left_batch, *_others(a, left, left_batch), *left)):
+        yield a
+    free = _others(b, right, right_batch)
+    is_plain = len(right) == len(free) == 1 and not _moves(b, (*right_batch, *free, *right))
+    if not is_plain and _moves(b, (*right_batch, *right, *free)):
+        yield b
+
+
+def _others(value: Value, *places: Sequence[int]) -> list[int]:
+    return [i for i in range(len(value.shape)) if not any(i in some for some in places)]
+
+
+def _moves(value: Value, places: Sequence[int]) -> bool:
+    """Whether elements are elsewhere when the dims are in another order; those of one element do not matter."""
+    kept = [i for i in places if np.any(value.shape[i] != 1)]
+    return kept != sorted(kept)
 
 
 def flops_of(step: Step) -> Number:

@@ -36,6 +36,8 @@ class Traits:
 
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "permute")
+# What some processors do element by element, however fast they read and write: see `Kernel.work`.
+WORK = ("transposed", "reduced", "dear")
 CONTROL = frozenset({"scan", "while", "cond"})  # the primitives whose programs stay nested
 CUDNN_FORWARD, CUDNN_BACKWARD = "dot_product_attention_fwd_wrapper", "dot_product_attention_bwd_wrapper"
 # Kernels of attention, cuDNN's and ours, and how many matrix products each stands for.
