@@ -198,6 +198,18 @@ def test_operands_that_a_cpu_transposes(a, b, over, transposed):
     assert work(lambda a, b: mx.einsum(a, b, over=over), struct(*a), struct(*b)) == (transposed, 0, 0)
 
 
+def test_a_product_whose_result_is_transposed_is_turned_over():
+    def gradient(x, y, *dims):
+        return mx.transpose(mx.einsum(x, y, over=batch), dims)
+
+    x, y = struct(batch, inner), struct(batch, hidden)
+    turned = work(lambda x, y: gradient(x, y, hidden, inner), x, y)
+    assert turned == (8 * 16 + (8 * 16 + 8 * 32), 0, 0)  # the first is copied before
+    heads = struct(batch, many, more)
+    kept = work(lambda x, y: gradient(x, y, many, more, inner), x, heads)
+    assert kept == (8 * 16 + 16 * 3 * 5, 0, 0)  # not where there are more dims
+
+
 def test_dims_of_one_element_are_nowhere_else_when_transposed():
     one = mx.Dim("one", 1)
     assert work(lambda x: mx.transpose(x, (inner, batch)), X) == (8 * 16, 0, 0)

@@ -42,7 +42,8 @@ class Kernel:
             if step.name == "dot_general":
                 work["transposed"] += sum(v.size for v in _transposed_operands(step))
             elif step.name == "transpose" and _moves(step.inputs[0], step.params["permutation"]):
-                work["transposed"] += step.outputs[0].size
+                turned = _operands_turned_over(step.inputs[0].maker) or step.outputs
+                work["transposed"] += sum(v.size for v in turned)
             elif step.traits.fusion == "reduction":
                 work["reduced"] += step.inputs[0].size
             elif step.traits.fusion == "dear" and step.name not in _INSTRUCTIONS:
@@ -219,6 +220,19 @@ def _transposed_operands(product: Step) -> Iterator[Value]:
     is_plain = len(right) == len(free) == 1 and not _moves(b, (*right_batch, *free, *right))
     if not is_plain and _moves(b, (*right_batch, *right, *free)):
         yield b
+
+
+def _operands_turned_over(product: Step | None) -> list[Value]:
+    """Returns the operands that are transposed in the place of a product's result, if XLA's CPU compiler does that.
+
+    It turns a product of two matrices over, as the gradient of a weight is written, and Eigen packs both.
+    """
+    if product is None or product.name != "dot_general":
+        return []
+    (left, right), (left_batch, right_batch) = product.params["dimension_numbers"]
+    a, b = product.inputs[:2]
+    is_plain = not left_batch and len(_others(a, left)) == len(_others(b, right, right_batch)) == 1
+    return [a, b] if is_plain else []
 
 
 def _others(value: Value, *places: Sequence[int]) -> list[int]:
