@@ -52,7 +52,6 @@ def programs(fn, mesh, rules, params, rings):
     [
         ("data:8", "d_model:data", "data", 7),
         ("data:3", "d_ff:data", "data", 2),
-        ("data:2", "d_model:data", "data", 1),
         ("data:2 model:4", "d_model:model", "model", 3),
         ("data:2 model:4", "d_model:data+model", "data+model", 7),
         ("data:2 model:4", "d_model:model+data", "data+model", 7),
@@ -94,6 +93,57 @@ def test_what_goes_around_is_not_kept_for_the_backward_pass(policy):
     assert kinds(after) == {"permute": 3 * (kinds(before)["all-gather"] + kinds(before)["reduce-scatter"])}
 
 
+@pytest.mark.parametrize("learned", [(0,), (1,), (2,)])
+def test_what_is_not_learned_is_not_kept_either(learned):
+    everything = jax.checkpoint_policies.everything_saveable
+
+    def tuned(*args):
+        loss = lambda *args: mx.mean(mx.sin(mx.remat(block, everything)(*args)))  # noqa: E731
+        return mx.grad(loss, argnums=learned)(*args)
+
+    args = arguments()
+    plain, ringed = programs(tuned, "data:4", "batch:data", "d_model:data", "data")
+    for one, other in zip(flat(plain(*args)), flat(ringed(*args)), strict=True):
+        np.testing.assert_allclose(other.numpy(), one.numpy(), rtol=1e-5, atol=1e-6)
+    assert ringed.explain(*args).wire_bytes == plain.explain(*args).wire_bytes
+
+
+@pytest.mark.parametrize("mesh", ["data:2", "data:3", "data:4"])
+def test_what_policies_keep_of_other_permutes(mesh):
+    """That of a flip is kept, also in the derivative of a derivative, where it goes the other way."""
+
+    def twice(x):
+        inner = lambda x: mx.sum(mx.sin(mx.flip(mx.sin(x), "batch")))  # noqa: E731
+        body = mx.remat(lambda x: mx.sin(mx.grad(inner)(x)), "collectives")
+        return mx.grad(lambda x: mx.sum(mx.sin(body(x))))(x)
+
+    x, *_ = arguments()
+    report = mx.spmd(twice, mx.Mesh(mesh), "batch:data").explain(x)
+    assert {c.phase for c in report.collectives} <= {"forward", "backward"}
+
+
+def test_a_ring_of_two_is_a_gather():
+    args = arguments()
+    plain, ringed = programs(differentiated, "data:2", "batch:data", "d_model:data", "data")
+    assert kinds(ringed.explain(*args)) == kinds(plain.explain(*args))
+
+
+def test_what_all_processors_compute_and_hold_is_seen():
+    """A product of two parameters is every processor's own."""
+    wide, inner = mx.dims(wide=256, inner=64)
+    factors = mx.param(numbers(wide, inner)), mx.param(numbers(inner, mx.Dim("high", 256)))
+    x = numbers(batch, wide)
+
+    def merged(x, *factors):
+        loss = lambda *factors: mx.mean(mx.sin(mx.einsum(x, mx.einsum(*factors, over=inner), over=wide)))  # noqa: E731
+        return mx.value_and_grad(loss, argnums=(0, 1))(*factors)
+
+    before, after = (p.explain(x, *factors) for p in programs(merged, "data:4", "batch:data", "inner:data", "data"))
+    assert after.flops == before.flops and after.duplicated_flops == before.duplicated_flops > 0
+    held = [{(r.dims, r.bytes, r.axes) for r in report.replicated} for report in (before, after)]
+    assert held[0] == held[1] != set()
+
+
 def test_in_a_loop_over_layers():
     layers = mx.Dim("layers", 3)
 
@@ -133,7 +183,7 @@ def test_a_gradient_of_a_gradient():
         return mx.grad(slope)(weights[0])
 
     args = arguments()
-    for mesh in ("data:2", "data:4"):
+    for mesh in ("data:2", "data:3", "data:4"):
         got = mx.spmd(twice, mx.Mesh(mesh), mx.Layout("batch:data", params="d_model:data", rings="data"))(*args)
         np.testing.assert_allclose(got.numpy(), twice(*args).numpy(), rtol=1e-3, atol=1e-4)
 
@@ -209,9 +259,9 @@ test_mistakes = pinned(
             mx.LayoutError,
             lambda: large("hosts+chips"),
             """
-            a ring over hosts+chips would have 512 processors.
-              rule: a ring is a permute for each processor, wherever blocks go around: at most 64.
-              fix: split by two axes, as in "d_model:hosts+chips", and name the shorter one for rings.
+            stored parameters would go around a ring of 512 processors, over hosts+chips.
+              rule: such a ring is a permute for each processor, wherever a parameter is used: at most 64.
+              fix: split them over two axes, as in "d_model:hosts+chips", and name the shorter one for rings.
             """,
         )
     }

@@ -227,6 +227,7 @@ class _Identity:
     """What equal settings share. JAX compares them for every operation that it traces: so it sees one object."""
 
 
+_one_at_a_time = threading.Lock()
 _identities: "weakref.WeakValueDictionary[tuple[Mesh, Layout], _Identity]" = weakref.WeakValueDictionary()
 
 
@@ -240,7 +241,11 @@ class Setting:
     _identity: _Identity = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_identity", _identities.setdefault((self.mesh, self.layout), _Identity()))
+        with _one_at_a_time:
+            object.__setattr__(self, "_identity", _identities.setdefault((self.mesh, self.layout), _Identity()))
+
+    def __reduce__(self) -> Any:
+        return Setting, (self.mesh, self.layout)  # a copy is equal
 
     def __hash__(self) -> int:
         return hash(self._identity)

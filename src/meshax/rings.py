@@ -20,7 +20,8 @@ from .layout import Axes
 from .mesh import Mesh
 
 _LARGEST = 64
-RING = "in a ring over "  # how a scope of the trace begins in which something goes around; then come the axes
+# How a scope of the trace begins in which something goes around, then come the axes; and one of a stored parameter.
+RING, STORED = "in a ring over ", "stored, "
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,6 @@ class Ring:
     mesh: Mesh
     axes: Axes
     position: int
-
-    def __post_init__(self) -> None:
-        if self.size > _LARGEST:
-            raise LayoutError(
-                f"a ring over {'+'.join(self.axes)} would have {self.size} processors.",
-                rule=f"a ring is a permute for each processor, wherever blocks go around: at most {_LARGEST}.",
-                fix='split by two axes, as in "d_model:hosts+chips", and name the shorter one for rings.',
-            )
 
     @property
     def size(self) -> int:
@@ -60,9 +53,9 @@ class Ring:
         with self.scope():
             return collectives.permute(x, self.axes, pairs, self.mesh.axes, transient=transient)
 
-    def scope(self) -> Any:
+    def scope(self, prefix: str = "") -> Any:
         """Returns a context manager that names what is traced: reports tell by it what goes around."""
-        return jax.named_scope(RING + "+".join(self.axes))
+        return jax.named_scope(prefix + RING + "+".join(self.axes))
 
     def starts(self, block: int) -> list[Array]:
         """Returns where the block of this processor begins, and those of the processors that are so far away."""
@@ -115,5 +108,11 @@ def gathered(block: Array, ring: Ring) -> Array:
 
     In the backward pass gradients go around the other way, and each processor adds its own: a reduce-scatter.
     """
-    with ring.scope():
+    if ring.size > _LARGEST:
+        raise LayoutError(
+            f"stored parameters would go around a ring of {ring.size} processors, over {'+'.join(ring.axes)}.",
+            rule=f"such a ring is a permute for each processor, wherever a parameter is used: at most {_LARGEST}.",
+            fix='split them over two axes, as in "d_model:hosts+chips", and name the shorter one for rings.',
+        )
+    with ring.scope(STORED):
         return joined(around(block, ring, transient=True), ring)

@@ -106,7 +106,7 @@ class _Move:
         # minor axes first, so that the blocks joined are neighbours
         for (copies, in_ring), group in itertools.groupby(reversed(leaving), key=self._way_to_gather):
             axes = tuple(reversed(list(group)))
-            if in_ring:
+            if in_ring and self.target.mesh.count(axes) > 2:  # a ring of two is a gather
                 self.x = gathered(self.x, Ring(self.target.mesh, axes, position))
             else:
                 self.x = collectives.gather(self.x, axes, position, copies=copies, transient=self.transient)

@@ -5,7 +5,7 @@ body's output wins, and the loop is traced once more with the carry varying from
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -291,6 +291,15 @@ def _keep_collectives(primitive: Any, *_: Any, **params: Any) -> bool:
 
 def _decide(policy: Callable[..., Any], primitive: Any, *avals: Any, **params: Any) -> Any:
     """Asks a policy, but keeps neither a gathered parameter nor a view or mask, which may be one of it."""
-    if primitive.name in _VIEWS or collectives.is_transient(primitive, params):
+    if _is_view(primitive, params) or collectives.is_transient(primitive, params):
         return False
     return policy(primitive, *avals, **params)
+
+
+def _is_view(primitive: Any, params: Mapping[str, Any]) -> bool:
+    """Whether an operation is a view, or a call of a function with a derivative of its own that is one."""
+    if not primitive.name.startswith("custom_vjp_call"):
+        return primitive.name in _VIEWS
+    inner = [eqn for jaxpr in jax.extend.core.jaxprs_in_params(params) for eqn in jaxpr.eqns]
+    numbers = (all(getattr(v.aval, "shape", ()) == () for v in eqn.outvars) for eqn in inner)
+    return all(is_number or _is_view(e.primitive, e.params) for e, is_number in zip(inner, numbers, strict=True))

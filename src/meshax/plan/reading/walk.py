@@ -22,7 +22,7 @@ from ...checking.border import MARKS
 from ...checking.jaxprs import inner_programs, live_jaxpr, scan_counts
 from ...errors import MeshaxError
 from ...ops.gradients import GRADIENT
-from ...rings import RING
+from ...rings import RING, STORED
 from ...sources import LABELS, Source, is_of_library, operations_in, place_of, source_of
 from .broadcasting import Number
 from .primitives import CONTROL, Traits, traits_of
@@ -77,9 +77,18 @@ class Step:
 
     @property
     def ring(self) -> frozenset[str]:
-        """The axes around which a linear map sends blocks, if it is a part of that."""
-        parts = re.split(r"[/()]", self.scope) if RING in self.scope else ()
-        return frozenset(a for part in parts if part.startswith(RING) for a in part.removeprefix(RING).split("+"))
+        """The axes around which blocks are sent, if it is a part of that."""
+        return frozenset(a for part in self._rings for a in part.partition(RING)[2].split("+"))
+
+    @property
+    def makes_whole(self) -> bool:
+        """Whether it puts a block of a stored parameter in its place: all processors get all of them."""
+        is_joining = self.name == "dynamic_update_slice" and self.phase != "backward"
+        return is_joining and any(part.startswith(STORED) for part in self._rings)
+
+    @property
+    def _rings(self) -> list[str]:
+        return [part for part in re.split(r"[/()]", self.scope) if RING in part] if RING in self.scope else []
 
     @cached_property
     def source(self) -> Source:
@@ -212,7 +221,7 @@ def _definition(fn: Any) -> Source:
 def without_operations(scope: str) -> str:
     """Returns a scope as the user has named it."""
     parts = re.split(r"([/()])", scope)
-    named = (part for part in parts if part not in LABELS and not part.startswith(RING))
+    named = (part for part in parts if part not in LABELS and RING not in part)
     return re.sub(r"/+(?=[/)])|/$|^/", "", "".join(named))
 
 
