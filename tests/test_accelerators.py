@@ -150,22 +150,26 @@ def test_gathers_run_beside_products_where_that_is_asked_for():
     assert compiled_by_kind(asked) == compiled_by_kind(plain)
 
 
+def with_and_without_rings(config, axes, name, rings):
+    """The collectives of a training step compiled for eight cores: without rings, then with them."""
+    step, args = step_and_shapes(config, clipped(by_name("adafactor", 0.01), 1.0), packed(config, 64, 256))
+    mesh = mx.Mesh(axes, topology="tpu v5p:2x2x2")
+    for around in ("", rings):
+        layout = find_layout(name, mesh, known=config.glossary, sizes=config.sizes(), rings=around)
+        compiled = mx.spmd(step, mesh, layout, 0, overlapping(mesh.platform)).compile(*args)
+        yield compiled_collectives(compiled.as_text())
+
+
 @pytest.mark.tpu
 def test_blocks_travel_beside_products_in_rings():
     """Nearly all of them, where the gathers and reduce-scatters in their place are waited for."""
     config = DecoderConfig(d_model=512, heads=8, d_kv=64, d_ff=2048, layers=2, vocab=1024, keep="nothing")
-    step, args = step_and_shapes(config, clipped(by_name("adafactor", 0.01), 1.0), packed(config, 64, 256))
-    mesh = mx.Mesh("data:2 model:4", topology="tpu v5p:2x2x2")
-    found = {}
-    for rings in ("", "model"):
-        layout = find_layout("sequence", mesh, known=config.glossary, sizes=config.sizes(), rings=rings)
-        compiled = mx.spmd(step, mesh, layout, 0, overlapping(mesh.platform)).compile(*args)
-        found[rings] = compiled_collectives(compiled.as_text())
-    permutes = [c for c in found["model"] if c.kind == "permute"]
+    without, found = with_and_without_rings(config, "data:2 model:4", "sequence", "model")
+    permutes = [c for c in found if c.kind == "permute"]
     hidden = sum(c.count for c in permutes if c.is_hidden)
     every = sum(c.count for c in permutes)
     assert hidden > 0.9 * every and every >= 2 * 4 * 2 * 3  # layers, maps, forward and backward, hops
-    scatters = [c for c in found[""] if c.kind == "reduce-scatter"]
+    scatters = [c for c in without if c.kind == "reduce-scatter"]
     assert len(scatters) > 4 and not any(c.is_hidden for c in scatters)
 
 
@@ -173,14 +177,8 @@ def test_blocks_travel_beside_products_in_rings():
 def test_stored_parameters_in_rings_wait_for_less():
     """Gathered, their gradients are an all-reduce that all wait for; in rings half as many bytes travel, most early."""
     config = DecoderConfig(d_model=1024, heads=8, d_kv=128, d_ff=4096, layers=4, vocab=1024, keep="nothing")
-    step, args = step_and_shapes(config, clipped(by_name("adafactor", 0.01), 1.0), packed(config, 64, 256))
-    mesh = mx.Mesh("data:8", topology="tpu v5p:2x2x2")
-    found = {}
-    for rings in ("", "data"):
-        layout = find_layout("fsdp", mesh, known=config.glossary, sizes=config.sizes(), rings=rings)
-        compiled = mx.spmd(step, mesh, layout, 0, overlapping(mesh.platform)).compile(*args)
-        found[rings] = compiled_collectives(compiled.as_text())
-    reduced, sent = ([c for c in some if len(c.operands[0][1]) > 1] for some in (found[""], found["data"]))
+    every = with_and_without_rings(config, "data:8", "fsdp", "data")
+    reduced, sent = ([c for c in some if len(c.operands[0][1]) > 1] for some in every)
     whole = sum(c.bytes * c.count for c in reduced if c.kind == "all-reduce" and not c.is_hidden)
     permutes = [c for c in sent if c.kind == "permute"]
     exposed = sum(c.bytes * c.count for c in permutes if c.beside == "nothing")

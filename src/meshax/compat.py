@@ -69,7 +69,7 @@ def for_a_while(own: threading.local, name: str, value: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def collecting_later() -> Iterator[None]:
-    """Puts off the collection of garbage: what a trace makes stays, and would be looked at over and over."""
+    """Puts off the collection of garbage: traces leave little, and Python would walk through them over and over."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -5,9 +5,7 @@ dims; all combinations are priced from one trace (`prices`), those that fit the 
 traced under the layout itself, with and without splitting what is stored (ZeRO). What is returned are the real reports.
 """
 
-import contextlib
 import functools
-import gc
 import itertools
 import math
 import operator
@@ -17,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...compat import collecting_later
 from ...errors import ArgumentError, LayoutError
 from ...layout import Layout, RulesLike
 from ...mesh import Mesh
@@ -59,7 +58,7 @@ class Candidate:
     @functools.cached_property
     def why(self) -> str:
         """What each rule saves and costs; the layouts without it are traced when somebody asks."""
-        with _uncollected():
+        with collecting_later():
             return self.reasons()
 
 
@@ -116,7 +115,7 @@ def search(
     ]
     traced: list[Candidate] = []
     best: list[Candidate] = []
-    with _uncollected():
+    with collecting_later():
         for one in sorted(every, key=lambda one: one.promise):
             progress(f"searching: {one.mesh}, {len(traced)} layouts traced")
             traced += one.run(best[-1].seconds if len(best) == _TOP else math.inf)
@@ -131,18 +130,6 @@ def search(
         replace(c, reasons=functools.partial(searches[c.mesh].why, c.layout, is_best=c is first and len(best) > 1))
         for c in best
     ]
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Keeps Python from looking for garbage: traces leave little, and it would walk through all earlier ones."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _rank(c: Candidate) -> tuple[float, ...]:
