@@ -108,10 +108,7 @@ class Mesh:
 
     def count(self, axes: Sequence[str]) -> int:
         """Returns the number of processors along some axes together."""
-        count = 1
-        for axis in axes:  # asked for often: a loop takes half as long as a generator
-            count *= self.axes[axis]
-        return count
+        return math.prod([self.axes[axis] for axis in axes])  # asked for often: a list is faster than a generator
 
     def __repr__(self) -> str:
         kind = ", abstract" if self.is_abstract else f", {self.topology}" if self.topology else ""

@@ -64,6 +64,7 @@ class Ring:
 
 
 def _join(blocks: Sequence[Array], ring: Ring) -> Array:
+    """Puts the blocks, this processor's and those from the ring's distances, where they belong."""
     shape = list(blocks[0].shape)
     shape[ring.position] *= ring.size
     whole = collectives.to_copies(jnp.zeros(shape, blocks[0].dtype), varying_axes(blocks[0]))
@@ -73,25 +74,15 @@ def _join(blocks: Sequence[Array], ring: Ring) -> Array:
 
 
 def _cut(whole: Array, ring: Ring) -> list[Array]:
+    """Cuts the blocks out again."""
     block = whole.shape[ring.position] // ring.size
     return [lax.dynamic_slice_in_dim(whole, start, block, ring.position) for start in ring.starts(block)]
 
 
-_joined = jax.custom_vjp(_join, nondiff_argnums=(1,))
-_parted = jax.custom_vjp(_cut, nondiff_argnums=(1,))
 # The plain derivatives would copy the whole for each block. Forward there are views alone, which a policy knows.
-_joined.defvjp(lambda blocks, ring: (_join(blocks, ring), None), lambda ring, _, ct: (_parted(ct, ring),))
-_parted.defvjp(lambda whole, ring: (_cut(whole, ring), None), lambda ring, _, cts: (_joined(cts, ring),))
-
-
-def joined(blocks: Sequence[Array], ring: Ring) -> Array:
-    """Puts the blocks, this processor's and those from the ring's distances, where they belong."""
-    return _joined(blocks, ring)
-
-
-def cut(whole: Array, ring: Ring) -> list[Array]:
-    """Cuts the blocks out again."""
-    return _parted(whole, ring)
+joined, cut = (jax.custom_vjp(fn, nondiff_argnums=(1,)) for fn in (_join, _cut))
+joined.defvjp(lambda blocks, ring: (_join(blocks, ring), None), lambda ring, _, ct: (cut(ct, ring),))
+cut.defvjp(lambda whole, ring: (_cut(whole, ring), None), lambda ring, _, cts: (joined(cts, ring),))
 
 
 def around(block: Array, ring: Ring, *, transient: bool = False) -> list[Array]:

@@ -27,8 +27,8 @@ from .resharding import placed
 __all__ = ["cond", "remat", "scan", "while_loop"]
 
 # Views, masks of padding, blocks put in their places: they cost next to nothing to redo.
-_VIEWS = ("reshape", "transpose", "squeeze", "expand_dims", "slice", "pvary", "pcast", "copy", "select_n", *MARKS)
-_VIEWS += ("broadcast_in_dim", "dynamic_update_slice")
+_VIEWS = {"reshape", "transpose", "squeeze", "expand_dims", "slice", "pvary", "pcast", "copy", "select_n", *MARKS}
+_VIEWS |= {"broadcast_in_dim", "dynamic_update_slice"}
 
 Axes = frozenset[str]
 
@@ -300,6 +300,6 @@ def _is_view(primitive: Any, params: Mapping[str, Any]) -> bool:
     """Whether an operation is a view, or a call of a function with a derivative of its own that is one."""
     if not primitive.name.startswith("custom_vjp_call"):
         return primitive.name in _VIEWS
-    inner = [eqn for jaxpr in jax.extend.core.jaxprs_in_params(params) for eqn in jaxpr.eqns]
-    numbers = (all(getattr(v.aval, "shape", ()) == () for v in eqn.outvars) for eqn in inner)
-    return all(is_number or _is_view(e.primitive, e.params) for e, is_number in zip(inner, numbers, strict=True))
+    inner = (eqn for jaxpr in jax.extend.core.jaxprs_in_params(params) for eqn in jaxpr.eqns)
+    arrays = (eqn for eqn in inner if any(getattr(v.aval, "shape", ()) for v in eqn.outvars))
+    return all(_is_view(eqn.primitive, eqn.params) for eqn in arrays)

@@ -129,10 +129,7 @@ def max(x: Tensor, over: Over = None) -> Tensor:
 
 
 def max_without_derivative(x: Tensor, over: Dims) -> Tensor:
-    """Takes the maximum over some dims; no gradient flows through it, and nothing is kept for one.
-
-    Communication: none, if no such dim is split; otherwise an all-reduce of the result.
-    """
+    """Takes the maximum over some dims; no gradient flows through it, and nothing is kept for one."""
     return _extremum(stop_gradient(x), over, jnp.max, collectives.max_over, lowest, differentiable=False)
 
 
