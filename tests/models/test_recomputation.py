@@ -1,12 +1,14 @@
 """What the backward pass keeps: a checkpoint only where something is computed again or forgotten; tracing once."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import meshax as mx
-from meshax.models.recomputation import keeping, traced_once
+from meshax.models.recomputation import KEEP, keeping, traced_once
 from meshax.ops.operands import once_outside
 from meshax.tensors import settled_array
 
@@ -29,6 +31,56 @@ def test_where_there_is_a_checkpoint(keep, layout, checkpoints):
     x = 2 * np.arange(12.0).reshape(3, 4)
     np.testing.assert_allclose(total.numpy(), np.sum(np.sin(x) * x), rtol=1e-5)
     np.testing.assert_allclose(gradient.numpy(), 2 * (np.cos(x) * x + np.sin(x)), rtol=1e-5, atol=1e-5)
+
+
+def stored(program, *args):
+    """Returns the shapes of what the turns of loops stack, sorted: carries out of it."""
+    found = []
+
+    def look(jaxpr):
+        for eqn in jaxpr.eqns:
+            if eqn.primitive.name == "scan":
+                found.extend(v.aval.str_short(short_dtypes=True) for v in eqn.outvars[eqn.params["num_carry"] :])
+            for inner in jax.extend.core.jaxprs_in_params(eqn.params):
+                look(inner)
+
+    look(program.trace(*args).jaxpr.jaxpr)
+    return sorted(found)
+
+
+def test_of_a_loop_everything_is_what_took_a_kernel():
+    """Products and what was drawn are kept, with the carry and the gradients; what is element by element is not."""
+
+    def layer(x, taken):
+        w, key = taken
+        hidden = mx.relu(mx.einsum(mx.tanh(x) * 2, w, over="b")) + 1
+        return mx.sin((hidden * mx.random.uniform(key, hidden.dims)).rename(c="b")), None
+
+    def run(layer, x, weights):
+        def loss(weights):
+            keys = jax.random.split(jax.random.key(3), 5)
+            return mx.sum(mx.scan(layer, x, (weights, keys), over="layers")[0])
+
+        return mx.value_and_grad(loss)(weights)
+
+    c, layers = mx.dims(c=4, layers=5)
+    x = mx.tensor(np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4), [A, B])
+    weights = mx.param(mx.tensor(np.linspace(-1, 1, 80, dtype="float32").reshape(5, 4, 4), [layers, B, c]))
+    kept = mx.remat(layer, policy=KEEP["everything"])
+    programs = [mx.spmd(functools.partial(run, each), mx.Mesh("one:1"), "") for each in (kept, layer)]
+    assert stored(programs[0], x, weights) == ["f32[5,3,4]"] * 3 + ["f32[5,4,4]"]
+    text = str(programs[0].trace(x, weights).jaxpr)
+    assert (text.count("random_bits["), text.count("dot_general[")) == (1, 3)
+    for ours, plain in zip(*(program(x, weights) for program in programs), strict=True):
+        np.testing.assert_allclose(ours.numpy(), plain.numpy(), rtol=1e-6)
+
+
+def test_what_nobody_knows_is_kept():
+    unknown = jax.extend.core.Primitive("somebody_elses")
+    assert KEEP["everything"](unknown)
+    assert not KEEP["everything"](jax.lax.sin_p)
+    calls = jax.make_jaxpr(lambda x: (jax.jit(jnp.sin)(x), jax.jit(jnp.cumsum)(x)))(np.ones(3)).eqns
+    assert [KEEP["everything"](eqn.primitive, **eqn.params) for eqn in calls] == [False, True]
 
 
 def test_equal_layers_are_traced_once():

@@ -1,5 +1,7 @@
 """Loops and branches over tensors."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,6 +66,44 @@ def test_remat_changes_no_result(policy):
     again = mx.grad(mx.remat(loss, policy=policy))(x)
 
     np.testing.assert_allclose(again.numpy(), mx.grad(loss)(x).numpy(), rtol=1e-6)
+
+
+def around(fn):
+    return functools.wraps(fn)(lambda *args: fn(*args))
+
+
+@pytest.mark.parametrize(
+    ("size", "body", "is_apart"),
+    [(4, mx.remat, False), (1, mx.remat, True), (4, lambda fn: around(mx.remat(fn)), True)],
+)
+def test_what_a_loop_computes_again_is_not_kept_from_the_compiler(size, body, is_apart):
+    """A turn of the backward pass is in another loop than that of the forward pass, if there is more than one."""
+    steps = counting(mx.Dim("step", size), batch)
+
+    def loss(x):
+        def turn(carry, x):
+            return mx.sin(carry) * x, None
+
+        return mx.sum(mx.scan(body(turn), x, steps, over="step")[0])
+
+    def by_hand(x):
+        for step in steps.numpy():
+            x = jnp.sin(x) * step
+        return jnp.sum(x)
+
+    program = mx.spmd(
+        lambda x: (mx.grad(loss)(x), mx.grad(lambda x: mx.sum(mx.square(mx.grad(loss)(x))))(x)),
+        mx.Mesh("cols:4"),
+        "batch:cols",
+    )
+    gradient, of_gradient = program(x)
+    assert (
+        f"prevent_cse={is_apart}" in (text := str(program.trace(x).jaxpr)),
+        f"prevent_cse={not is_apart}" in text,
+    ) == (True, False)
+    np.testing.assert_allclose(gradient.numpy(), jax.grad(by_hand)(x.numpy()), rtol=1e-5)
+    expected = jax.grad(lambda x: jnp.sum(jax.grad(by_hand)(x) ** 2))(x.numpy())
+    np.testing.assert_allclose(of_gradient.numpy(), expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

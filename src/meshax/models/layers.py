@@ -20,12 +20,11 @@ from jax import lax
 
 from ..dim import Dim, without
 from ..errors import ArgumentError, did_you_mean
-from ..layout import current
 from ..ops import remat, scan
-from ..ops.control import slices_along
+from ..ops.control import leading
 from ..ops.operands import compute
 from ..plan.cost.processors import chosen_platform
-from ..tensors import Tensor, is_tensor, moved
+from ..tensors import Tensor, is_tensor
 from .recomputation import KEEP, keeping
 
 LAYERS_AS = ("auto", "loop", "unrolled")
@@ -56,7 +55,17 @@ def arranged(layers: Any, layers_as: str, over: str = "layers", few: int = _FEW,
         layers_as = "unrolled" if is_few and chosen_platform() == "gpu" else "loop"
     if layers_as == "loop":
         return layers
-    return tuple(slices_along(_mapped(_made_first, layers) if drawn else layers, over))
+    return tuple(_slices(_mapped(_made_first, layers) if drawn else layers, _stack_dim(layers, over)))
+
+
+def _slices(layers: Any, dim: Dim) -> list[Any]:
+    """Takes a stack apart along its dim: each slice as it is stored, in its role. It is gathered along a split dim."""
+    leaves, treedef = jax.tree.flatten(layers, is_leaf=is_tensor)
+    stacks = [(leading(x, dim), without(x.dims, (dim,)), x.role) for x in leaves]
+    return [
+        jax.tree.unflatten(treedef, [Tensor(array[i], dims, role) for array, dims, role in stacks])
+        for i in range(dim.size)
+    ]
 
 
 def _made_first(x: Tensor) -> Tensor:
@@ -103,14 +112,13 @@ def _by_turns(layers: Any, x: Tensor, body: Callable[[Tensor, Any], Any], keep: 
     turns, within = Dim("turns", dim.size // count), Dim("in_turn", count)
 
     def grouped(stack: Tensor) -> Tensor:
-        whole = current().placement(stack.dims, stack.role).whole((dim,))
-        array = jnp.moveaxis(moved(stack, whole), stack.dims.index(dim), 0)
+        array = leading(stack, dim)
         dims = (turns, within, *without(stack.dims, (dim,)))
         return Tensor(array.reshape(turns.size, within.size, *array.shape[1:]), dims, stack.role)
 
     def one(place: int, x: Tensor, group: Any, number: Any) -> Any:
         # taken out inside of the checkpoint: what goes into one is kept, and slices would be kept beside the stack
-        return body(x, (slices_along(group, within)[place], number))
+        return body(x, (_slices(group, within)[place], number))
 
     def turn(x: Tensor, numbered: Any) -> Any:
         group, numbers = numbered

@@ -5,11 +5,29 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.extend.core
 
 from ..compat import is_traced
 from ..layout import current
 from ..ops import remat
 from ..ops.control import Boxed, PackedArrays
+from ..plan.reading.primitives import traits_of
+
+
+def _takes_a_kernel(primitive: Any, *_: Any, **params: Any) -> bool:
+    """Whether an operation is more than a computation element by element, or is kept by its name.
+
+    What is one, compilers do again on the way to what uses it: that takes less than to write it and to read it. Of what
+    is kept of a loop's turns they may not: each result is written, into a stack.
+    """
+    traits = traits_of(primitive.name)
+    if primitive.name == "name" or traits.fusion in ("whole", "reduction"):
+        return True
+    inner = list(jax.extend.core.jaxprs_in_params(params))
+    return any(_takes_a_kernel(e.primitive, **e.params) for jaxpr in inner for e in jaxpr.eqns) or not (
+        inner or traits.is_known
+    )
+
 
 # From the least memory to the least work.
 KEEP: dict[str, Any] = {
@@ -17,15 +35,15 @@ KEEP: dict[str, Any] = {
     "collectives": "collectives",
     "products": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "all products": jax.checkpoint_policies.dots_saveable,
-    "everything": jax.checkpoint_policies.everything_saveable,
+    "everything": _takes_a_kernel,
 }
 
 
 def keeping(layer: Callable[..., Any], keep: str) -> Callable[..., Any]:
     """Returns a layer of which the backward pass keeps what `keep` names, and computes the rest again.
 
-    A checkpoint that keeps everything is none: it would hold every intermediate result in memory, where the compiler
-    makes most of them anew from their neighbours. Stored parameters need one all the same, to be forgotten in.
+    Where all is kept there is no checkpoint, and the compiler chooses what to make anew from its neighbours. Stored
+    parameters need one all the same, to be forgotten in.
     """
     is_whole = keep == "everything" and not current().layout.params
     return traced_once(layer if is_whole else remat(layer, policy=KEEP[keep]))

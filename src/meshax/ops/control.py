@@ -30,6 +30,8 @@ __all__ = ["cond", "remat", "scan", "while_loop"]
 _VIEWS = {"reshape", "transpose", "squeeze", "expand_dims", "slice", "pvary", "pcast", "copy", "select_n", *MARKS}
 _VIEWS |= {"broadcast_in_dim", "dynamic_update_slice"}
 
+_TURN = "_meshax_turn"  # of a `remat`: itself, and how loops call it
+
 Axes = frozenset[str]
 
 
@@ -87,8 +89,11 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
     """
     leaves, treedef = jax.tree.flatten(xs, is_leaf=is_tensor)
     dim = _loop_dim(leaves, over)
+    again, turn = getattr(body, _TURN, (None, body))  # which a function around a remat has, too
+    if body is again and dim.size > 1:  # compilers write a single turn out, among other things
+        body = turn
     first = PackedArrays(init)
-    arrays = [_leading(leaf, dim) if is_tensor(leaf) else leaf for leaf in leaves]
+    arrays = [leading(leaf, dim) if is_tensor(leaf) else leaf for leaf in leaves]
     outs: list[PackedArrays] = []
 
     def step(varying: list[Axes], carry: list[Array], slices: list[Array]) -> tuple[list[Array], list[Array]]:
@@ -146,24 +151,10 @@ def _loop_dim(leaves: list[Any], over: DimLike) -> Dim:
     raise ShapeError(f"mx.scan does not know the size of {over!r}.", fix="pass a Dim where xs hold no tensor.")
 
 
-def _leading(x: Tensor, dim: Dim) -> Array:
+def leading(x: Tensor, dim: Dim) -> Array:
     """Returns the array as stored, but whole along the dim, which comes first."""
     array = moved(x, current().placement(x.dims, x.role).whole((dim,)))
     return array if x.dims[0] == dim else jnp.moveaxis(array, x.dims.index(dim), 0)
-
-
-def slices_along(tree: Any, over: DimLike) -> list[Any]:
-    """Takes a tree of tensors apart along a dim that all have: each slice as it is stored, in its role.
-
-    Communication: none, if the dim is not split; otherwise it is gathered.
-    """
-    leaves, treedef = jax.tree.flatten(tree, is_leaf=is_tensor)
-    dim = _loop_dim(leaves, over)
-    stacks = [(_leading(x, dim), without(x.dims, (dim,)), x.role) for x in leaves]
-    return [
-        jax.tree.unflatten(treedef, [Tensor(array[i], dims, role) for array, dims, role in stacks])
-        for i in range(dim.size)
-    ]
 
 
 def _stacked(array: Array, dim: Dim, shape: tuple[Dim, ...], role: str | None) -> Tensor:
@@ -244,8 +235,7 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
 
     decide = None if policy is None else functools.partial(_decide, policy)
 
-    @functools.wraps(fn)
-    def recomputed(*args: Any, **kwargs: Any) -> Any:
+    def call(apart: bool, *args: Any, **kwargs: Any) -> Any:
         boxed = Boxed(fn, PackedArrays((args, kwargs)))
 
         def run(arrays: list[Array]) -> Any:
@@ -253,9 +243,14 @@ def remat(fn: Callable[..., Any], policy: Any = None) -> Callable[..., Any]:
                 return boxed(arrays)
 
         # tensors are taken apart here and not by JAX: what it takes apart, it may see (checking/border.py)
-        return boxed.opened(*jax.checkpoint(run, policy=decide)(boxed.operands.arrays))
+        checkpoint = jax.checkpoint(run, policy=decide, prevent_cse=apart)
+        return boxed.opened(*checkpoint(boxed.operands.arrays))
 
-    return operation(recomputed, "remat")
+    # The turns of the backward pass are a loop of their own: there no compiler finds what those of the forward pass
+    # computed, and what keeps it from looking would make it copy every slice of what is kept, and of parameters.
+    again, turn = (operation(functools.wraps(fn)(functools.partial(call, apart)), "remat") for apart in (True, False))
+    setattr(again, _TURN, (again, turn))
+    return again
 
 
 class Boxed:

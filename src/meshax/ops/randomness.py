@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.extend
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
 from .. import collectives
 from ..compat import Array
@@ -133,7 +134,8 @@ def _draw(sampler: str, key: Array, dims: DimsLike, **options: Any) -> Tensor:
     key, placement = _checked(key), current().placement(shape)
     if placement.axes:
         key = _slice_key(key, placement)
-    return Tensor(getattr(jax.random, sampler)(key, shape=placement.local_shape, **options), shape)
+    drawn = getattr(jax.random, sampler)(key, shape=placement.local_shape, **options)
+    return Tensor(checkpoint_name(drawn, "drawn"), shape)  # a policy may keep it: to draw it again takes long
 
 
 def _checked(key: Array) -> Array:
