@@ -202,7 +202,11 @@ def _as_ordered_integers(x: Array, sign: int) -> tuple[Array, Callable[[Array], 
     alike = {2: (x.dtype, jnp.int16), 8: (x.dtype, jnp.int64)}
     wide, integer = alike.get(x.dtype.itemsize, (jnp.float32, jnp.int32))
     largest = jnp.iinfo(integer).max
-    flip = lambda bits: jnp.where(bits < 0, bits ^ largest, bits)  # noqa: E731
-    ordered = flip(lax.bitcast_convert_type(x.astype(wide), integer))
+    ordered = _flipped(lax.bitcast_convert_type(x.astype(wide), integer))
     ordered = jnp.where(jnp.isnan(x), largest if sign > 0 else ~largest, ordered)
-    return ordered, lambda bits: lax.bitcast_convert_type(flip(bits), wide)
+    return ordered, lambda bits: lax.bitcast_convert_type(_flipped(bits), wide)
+
+
+@jax.jit  # traced once
+def _flipped(bits: Array) -> Array:
+    return jnp.where(bits < 0, bits ^ jnp.iinfo(bits.dtype).max, bits)

@@ -20,7 +20,6 @@ from .. import compat
 from ..checking.rules import SAME
 from ..checking.slices import check_elementwise
 from ..collectives import can_stay_pending
-from ..compat import is_traced
 from ..dim import Dims, show, union
 from ..errors import DtypeError, ShapeError
 from ..layout import Placement, current
@@ -245,25 +244,12 @@ _ARITHMETIC = {
     "or": "|", "xor": "^",
 }  # fmt: skip
 _COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
-_OF_FLOATS = {"add": jax.lax.add, "sub": jax.lax.sub, "mul": jax.lax.mul, "truediv": jax.lax.div}
 _PENDING = {"add": "sum", "sub": "sum", "mul": "scale", "truediv": "divide"}
-
-
-def _direct(name: str) -> Callable[[Any, Any], Any]:
-    """Returns an operator of Python's; of floats that are alike, what JAX's own comes to after a third of its time."""
-    usual = getattr(operator, f"__{name}__")
-    of_floats = _OF_FLOATS.get(name, usual)
-
-    def call(a: Any, b: Any) -> Any:
-        is_alike = is_traced(a) and is_traced(b) and a.dtype == b.dtype and a.shape == b.shape
-        return (of_floats if is_alike and jnp.issubdtype(a.dtype, jnp.floating) else usual)(a, b)
-
-    return call if name in _OF_FLOATS else usual
 
 
 def _attach_operators() -> None:
     for name, symbol in (_ARITHMETIC | _COMPARISONS).items():
-        fn, called, pending = _direct(name), f"operator {symbol}", _PENDING.get(name, "")
+        fn, called, pending = getattr(operator, f"__{name}__"), f"operator {symbol}", _PENDING.get(name, "")
         setattr(Tensor, f"__{name}__", _binary(fn, called, pending))
         if name in _ARITHMETIC:  # a number divided by a pending sum is no pending sum
             setattr(Tensor, f"__r{name}__", _binary(fn, called, pending if name != "truediv" else "", swapped=True))

@@ -5,6 +5,7 @@ processor looks up what lies in its own block, and the results are a pending sum
 and what it scatters is dropped.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -189,12 +190,14 @@ def places_along(indices: Tensor, dim: Dim, op: str) -> Tensor:
     """Returns the indices as int32, -1 for those out of range. A cast alone would wrap some of them into the range."""
     places_fit(dim, op)
 
-    def narrow(index: Array) -> Array:
-        wide = index if jnp.iinfo(index.dtype).bits > 32 or index.dtype == jnp.uint32 else index.astype(jnp.int32)
-        last = jnp.asarray(dim.size - 1, wide.dtype)
-        return jnp.where((wide >= 0) & (wide <= last), wide.astype(jnp.int32), -1)
+    return apply(functools.partial(_narrow, size=dim.size), (indices,), op)
 
-    return apply(narrow, (indices,), op)
+
+@functools.partial(jax.jit, static_argnames="size")  # traced once
+def _narrow(index: Array, size: int) -> Array:
+    wide = index if jnp.iinfo(index.dtype).bits > 32 or index.dtype == jnp.uint32 else index.astype(jnp.int32)
+    last = jnp.asarray(size - 1, wide.dtype)
+    return jnp.where((wide >= 0) & (wide <= last), wide.astype(jnp.int32), -1)
 
 
 def _look_up(x: Array, index: Array, dims: Dims, index_dims: Dims, dim: Dim, result: Dims) -> Array:

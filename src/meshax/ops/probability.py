@@ -1,7 +1,9 @@
 """The softmax family and the cross-entropy, exact over a split dim without ever gathering it."""
 
+import jax
 import jax.numpy as jnp
 
+from ..compat import Array
 from ..dim import DimLike, Dims, DimsLike, find, show
 from ..errors import DtypeError, ShapeError
 from ..tensors import Tensor, check_tensor, settle
@@ -25,8 +27,12 @@ def logsumexp(x: Tensor, over: DimsLike | None = None) -> Tensor:
 
 def _finite_max(x: Tensor, dims: Dims) -> Tensor:
     """Returns the maximum to subtract before exponentials; an infinite one would make NaN of them."""
-    top = max_without_derivative(x, dims)
-    return apply(lambda top: jnp.where(jnp.isinf(top), 0, top), (top,), "max")
+    return apply(_zero_where_infinite, (max_without_derivative(x, dims),), "max")
+
+
+@jax.jit  # traced once
+def _zero_where_infinite(x: Array) -> Array:
+    return jnp.where(jnp.isinf(x), 0, x)
 
 
 def softmax(x: Tensor, over: DimsLike) -> Tensor:

@@ -1,5 +1,6 @@
 """Reductions over dims, split or not. None of them sees the padding of an uneven dim, whatever it holds."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -86,11 +87,13 @@ def mean(x: Tensor, over: Over = None) -> Tensor:
         return _in_float32(mean, x, dims)
     count = float(math.prod(dim.size for dim in dims))  # as an integer it may not fit into 32 bits
 
-    def average(array: Array, axis: tuple[int, ...]) -> Array:
-        wide = jnp.promote_types(array.dtype, jnp.float32)
-        return (jnp.sum(array, axis, dtype=wide) / count).astype(array.dtype)
+    return _pending_sum(x, dims, functools.partial(_average, count=count))
 
-    return _pending_sum(x, dims, average)
+
+@functools.partial(jax.jit, static_argnames=("axis", "count"), inline=True)  # traced once
+def _average(array: Array, axis: tuple[int, ...], count: float) -> Array:
+    wide = jnp.promote_types(array.dtype, jnp.float32)
+    return (jnp.sum(array, axis, dtype=wide) / count).astype(array.dtype)
 
 
 def var(x: Tensor, over: Over = None) -> Tensor:
