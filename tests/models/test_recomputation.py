@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import meshax as mx
+from meshax.checking.jaxprs import scan_counts
 from meshax.models.recomputation import KEEP, keeping, traced_once
 from meshax.ops.operands import once_outside
 from meshax.tensors import settled_array
@@ -40,7 +41,7 @@ def stored(program, *args):
     def look(jaxpr):
         for eqn in jaxpr.eqns:
             if eqn.primitive.name == "scan":
-                found.extend(v.aval.str_short(short_dtypes=True) for v in eqn.outvars[eqn.params["num_carry"] :])
+                found.extend(v.aval.str_short(short_dtypes=True) for v in eqn.outvars[scan_counts(eqn)[1] :])
             for inner in jax.extend.core.jaxprs_in_params(eqn.params):
                 look(inner)
 
