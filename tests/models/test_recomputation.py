@@ -13,7 +13,7 @@ from meshax.models.recomputation import KEEP, keeping, traced_once
 from meshax.ops.operands import once_outside
 from meshax.tensors import settled_array
 
-A, B = mx.Dim("a", 3), mx.Dim("b", 4)
+A, B, C = mx.Dim("a", 3), mx.Dim("b", 4), mx.Dim("c", 5)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,24 @@ def test_of_a_loop_everything_is_what_took_a_kernel():
     assert (text.count("random_bits["), text.count("dot_general[")) == (1, 3)
     for ours, plain in zip(*(program(x, weights) for program in programs), strict=True):
         np.testing.assert_allclose(ours.numpy(), plain.numpy(), rtol=1e-6)
+
+
+def test_of_a_relu_the_result_is_kept():
+    """Its derivative asks for it alone, and the next product needs it: what went in need not be kept."""
+
+    def layer(x, w):
+        return mx.einsum(mx.relu(mx.einsum(x, w, out=(A, C))), w, out=(A, B)), None
+
+    def run(x, weights):
+        layers = mx.remat(layer, policy=KEEP["everything"])
+        return mx.grad(lambda weights: mx.sum(mx.scan(layers, x, weights, over="layers")[0]))(weights)
+
+    x = mx.tensor(np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4), [A, B])
+    weights = mx.tensor(np.linspace(-1, 1, 100, dtype="float32").reshape(5, 4, 5), [mx.Dim("layers", 5), B, C])
+    program = mx.spmd(run, mx.Mesh("one:1"), "")
+    assert stored(program, x, weights) == ["f32[5,3,4]", "f32[5,3,5]", "f32[5,4,5]"]
+    text = str(program.trace(x, weights).jaxpr)
+    assert (text.count(" max "), text.count("dot_general[")) == (1, 6)
 
 
 def test_what_nobody_knows_is_kept():

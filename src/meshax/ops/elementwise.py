@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 
 from .. import compat
 from ..checking.rules import SAME
@@ -225,8 +226,9 @@ def _gelu(x: Any, approximate: bool = True) -> Any:
     return jax.nn.gelu(x) if approximate else 0.5 * x * (1 + compat.erf(x * 0.5**0.5))
 
 
-_relu = jax.custom_jvp(lambda x: jnp.maximum(x, 0))
-# x need not be kept, and a product may yield y at once: asked whether y > 0, compilers would look at x instead
+_relu = jax.custom_jvp(lambda x: checkpoint_name(jnp.maximum(x, 0), "relu"))
+# x need not be kept, as y is, by its name, and a product may yield y at once. Asked whether y > 0, compilers would look
+# at x instead
 _relu.defjvps(lambda tangent, y, _: jax.lax.select((y != 0) & (y == y), tangent, jnp.zeros_like(tangent)))
 
 exp, log, log1p, expm1 = lift(jnp.exp), lift(jnp.log), lift(jnp.log1p), lift(jnp.expm1)
