@@ -146,7 +146,7 @@ def test_gathers_run_beside_products_where_that_is_asked_for():
     )
     assert not any(c.is_hidden for c in plain)
     gathers = [c for c in asked if c.kind == "all-gather"]
-    assert sum(c.count for c in gathers if c.is_hidden) > sum(c.count for c in gathers) / 2
+    assert sum(c.count for c in gathers if c.is_hidden) > sum(c.count for c in gathers) * 2 / 3
     assert compiled_by_kind(asked) == compiled_by_kind(plain)
 
 

@@ -1,5 +1,6 @@
 """How programs lie inside of programs, in JAX's traces: what everyone who reads one asks first."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax.extend.core
@@ -25,6 +26,11 @@ def inner_programs(eqn: Any) -> list[Any]:
     if not inner:
         _simple.add(eqn.primitive)
     return inner
+
+
+def equations_inside(params: Mapping[str, Any]) -> Iterator[Any]:
+    """Iterates over the equations of the jaxprs that are parameters of one."""
+    return (eqn for jaxpr in jax.extend.core.jaxprs_in_params(params) for eqn in jaxpr.eqns)
 
 
 def scan_counts(eqn: Any) -> tuple[int, int]:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.extend.core
 
+from ..checking.jaxprs import equations_inside
 from ..compat import is_traced
 from ..layout import current
 from ..ops import remat
@@ -23,10 +23,8 @@ def _takes_a_kernel(primitive: Any, *_: Any, **params: Any) -> bool:
     traits = traits_of(primitive.name)
     if primitive.name == "name" or traits.fusion in ("whole", "reduction"):
         return True
-    inner = list(jax.extend.core.jaxprs_in_params(params))
-    return any(_takes_a_kernel(e.primitive, **e.params) for jaxpr in inner for e in jaxpr.eqns) or not (
-        inner or traits.is_known
-    )
+    inside = list(equations_inside(params))
+    return any(_takes_a_kernel(eqn.primitive, **eqn.params) for eqn in inside) or not (inside or traits.is_known)
 
 
 # From the least memory to the least work.

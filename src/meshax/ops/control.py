@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.extend.core
 import jax.numpy as jnp
 from jax import lax
 
 from .. import collectives
 from ..checking.border import MARKS
+from ..checking.jaxprs import equations_inside
 from ..compat import Array, varying_axes
 from ..dim import Dim, DimLike, Dims, find, show, union, unique, without
 from ..errors import ArgumentError, ShapeError
@@ -90,8 +90,9 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
     leaves, treedef = jax.tree.flatten(xs, is_leaf=is_tensor)
     dim = _loop_dim(leaves, over)
     again, turn = getattr(body, _TURN, (None, body))  # which a function around a remat has, too
-    if body is again and dim.size > 1:  # compilers write a single turn out, among other things
-        body = turn
+    # a single turn compilers write out, among other things; those for TPUs gather early what is held apart alone
+    apart = dim.size == 1 or (current().mesh.platform == "tpu" and current().layout.params)
+    body = turn if body is again and not apart else body
     first = PackedArrays(init)
     arrays = [leading(leaf, dim) if is_tensor(leaf) else leaf for leaf in leaves]
     outs: list[PackedArrays] = []
@@ -280,8 +281,7 @@ def _keep_collectives(primitive: Any, *_: Any, **params: Any) -> bool:
     """Whether an operation is a collective, or a call of a function with a derivative of its own that has one."""
     if primitive.name in collectives.PRIMITIVES:
         return True
-    inner = (eqn for jaxpr in jax.extend.core.jaxprs_in_params(params) for eqn in jaxpr.eqns)
-    return any(_keep_collectives(eqn.primitive, **eqn.params) for eqn in inner)
+    return any(_keep_collectives(eqn.primitive, **eqn.params) for eqn in equations_inside(params))
 
 
 def _decide(policy: Callable[..., Any], primitive: Any, *avals: Any, **params: Any) -> Any:
@@ -295,6 +295,5 @@ def _is_view(primitive: Any, params: Mapping[str, Any]) -> bool:
     """Whether an operation is a view, or a call of a function with a derivative of its own that is one."""
     if not primitive.name.startswith("custom_vjp_call"):
         return primitive.name in _VIEWS
-    inner = (eqn for jaxpr in jax.extend.core.jaxprs_in_params(params) for eqn in jaxpr.eqns)
-    arrays = (eqn for eqn in inner if any(getattr(v.aval, "shape", ()) for v in eqn.outvars))
+    arrays = (eqn for eqn in equations_inside(params) if any(getattr(v.aval, "shape", ()) for v in eqn.outvars))
     return all(_is_view(eqn.primitive, eqn.params) for eqn in arrays)
