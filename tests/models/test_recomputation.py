@@ -76,14 +76,15 @@ def test_of_a_loop_everything_is_what_took_a_kernel():
         np.testing.assert_allclose(ours.numpy(), plain.numpy(), rtol=1e-6)
 
 
-def test_of_a_relu_the_result_is_kept():
+@pytest.mark.parametrize("keep", ["products", "all products", "everything"])
+def test_of_a_relu_the_result_is_kept(keep):
     """Its derivative asks for it alone, and the next product needs it: what went in need not be kept."""
 
     def layer(x, w):
         return mx.einsum(mx.relu(mx.einsum(x, w, out=(A, C))), w, out=(A, B)), None
 
     def run(x, weights):
-        layers = mx.remat(layer, policy=KEEP["everything"])
+        layers = mx.remat(layer, policy=KEEP[keep])
         return mx.grad(lambda weights: mx.sum(mx.scan(layers, x, weights, over="layers")[0]))(weights)
 
     x = mx.tensor(np.linspace(-1, 1, 12, dtype="float32").reshape(3, 4), [A, B])

@@ -11,6 +11,7 @@ from ..compat import is_traced
 from ..layout import current
 from ..ops import remat
 from ..ops.control import Boxed, PackedArrays
+from ..ops.elementwise import RELU
 from ..plan.reading.primitives import traits_of
 
 
@@ -27,12 +28,21 @@ def _takes_a_kernel(primitive: Any, *_: Any, **params: Any) -> bool:
     return any(_takes_a_kernel(eqn.primitive, **eqn.params) for eqn in inside) or not (inside or traits.is_known)
 
 
+def _is_relu(primitive: Any, *_: Any, **params: Any) -> bool:
+    """Whether an operation is a ReLU. Where its result is kept, a product yields it, whose own need not be kept."""
+    is_one = primitive.name == "name" and params["name"] == RELU
+    return is_one or any(_is_relu(eqn.primitive, **eqn.params) for eqn in equations_inside(params))
+
+
+_either = jax.checkpoint_policies.save_from_both_policies
+
+
 # From the least memory to the least work.
 KEEP: dict[str, Any] = {
     "nothing": None,
     "collectives": "collectives",
-    "products": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-    "all products": jax.checkpoint_policies.dots_saveable,
+    "products": _either(jax.checkpoint_policies.dots_with_no_batch_dims_saveable, _is_relu),
+    "all products": _either(jax.checkpoint_policies.dots_saveable, _is_relu),
     "everything": _takes_a_kernel,
 }
 

@@ -226,7 +226,8 @@ def _gelu(x: Any, approximate: bool = True) -> Any:
     return jax.nn.gelu(x) if approximate else 0.5 * x * (1 + compat.erf(x * 0.5**0.5))
 
 
-_relu = jax.custom_jvp(lambda x: checkpoint_name(jnp.maximum(x, 0), "relu"))
+RELU = "relu"  # what policies know its result by
+_relu = jax.custom_jvp(lambda x: checkpoint_name(jnp.maximum(x, 0), RELU))
 # x need not be kept, as y is, by its name, and a product may yield y at once. Asked whether y > 0, compilers would look
 # at x instead
 _relu.defjvps(lambda tangent, y, _: jax.lax.select((y != 0) & (y == y), tangent, jnp.zeros_like(tangent)))
