@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import jax
 import pytest
 
 from meshax.bench.step import Measurement, Step
@@ -14,8 +15,11 @@ SMALL = ["bench", "step", "--batch", "8", "--length", "16", "--rounds", "1", "--
 
 @pytest.fixture(autouse=True)
 def eight_processors(monkeypatch):
-    """The tests' own: JAX is in use already."""
+    """The tests' own: JAX is in use already, and others' programs may be kept."""
     monkeypatch.setattr(bench_step, "use_processors", lambda mesh: None)
+    keeps = jax.config.values["jax_enable_compilation_cache"]
+    yield
+    jax.config.update("jax_enable_compilation_cache", keeps)
 
 
 MEASURED = Measurement(
@@ -45,6 +49,12 @@ def test_tables_fit_the_terminal(monkeypatch):
 def test_a_peak_that_nobody_knows():
     text = bench_step.as_text([dataclasses.replace(MEASURED, peak_flops=0.0)], "6 x")
     assert text.startswith(TABLE.replace("  20.0%", "unknown"))
+
+
+def test_what_is_unknown_is_null():
+    measured = dataclasses.replace(MEASURED, peak_flops=0.0, peak_bytes=0).as_dict()
+    assert [measured[name] for name in ("peak_flops", "peak_bytes", "utilization")] == [None] * 3
+    assert MEASURED.as_dict()["peak_bytes"] == 3 << 30
 
 
 def test_the_table(capsys, monkeypatch):
@@ -93,6 +103,9 @@ def test_beside_by_hand(capsys):
         (["--layout", "btch:data"], "no dim 'btch' was ever made"),
         (["--rings", "nosuch"], "no mesh axis 'nosuch'"),
         (["--compiler-options", "foo"], "'foo' is no option of the compiler."),
+        (["--compiler-options", "xla_nonsense=1"], "values: No such compile option: 'xla_nonsense'"),
+        (["--keep", "everything", "--model.keep", "nothing"], "--keep is 'everything', and --model.keep is 'nothing'."),
+        (["--layers-as", "loop", "--model.layers-as", "unrolled"], "--layers-as is 'loop', and --model.layers-as is "),
         (["--limit", "60"], "--limit is 60."),
         (["--preset", "tinny"], "there is no preset 'tinny'."),
         (["--layers-as", "spun"], "there is no way 'spun' to go through layers."),

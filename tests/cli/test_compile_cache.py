@@ -69,6 +69,9 @@ def test_the_second_process_reads_what_the_first_wrote(tmp_path):
 
 def test_nothing_is_kept_where_that_is_unsafe(tmp_path):
     assert run(tmp_path, devices=2) == "" and not files(tmp_path)
+    said = run(tmp_path, devices=2, JAX_COMPILATION_CACHE_DIR=str(tmp_path / "mine"))
+    assert said == "compiled programs are not kept: for several processors of a CPU, what is read back may abort\n"
+    assert not (tmp_path / "mine").exists()
 
 
 def test_who_says_where_or_not_at_all_is_obeyed(tmp_path):

@@ -73,6 +73,7 @@ def test_the_library_does_not_speak_of_options():
         ("give model.d_model=512.", "give --model.d-model 512."),
         ('give one: mesh="data:2 model:4".', 'give one: --mesh "data:2 model:4".'),
         ("pass a spike= above 2.5.", "pass a --spike above 2.5."),
+        ('Layout("b:x", optimizer="d:x") or keep="auto"', 'Layout("b:x", optimizer="d:x") or --keep auto'),
     ],
 )
 def test_arguments_become_options(python, shown):

@@ -12,7 +12,7 @@ from meshax.nn import Linear, cross_entropy
 from meshax.optim.clipping import clipped
 from meshax.optim.named_optimizers import by_name
 from meshax.plan.compile.overlap import overlapping
-from meshax.train.step import compiler_options, init_state, make_train_step
+from meshax.train.step import check_compiler_options, compiler_options, init_state, make_train_step
 
 batch, length, hidden, vocab = mx.dims(batch=8, length=3, hidden=6, vocab=5)
 OPTIMIZER = clipped(by_name("adamw", 1e-2), 1.0)
@@ -110,6 +110,22 @@ def test_options_of_the_compiler(monkeypatch):
     assert compiler_options(mesh) == fastest
     assert compiler_options(mesh, overlap=True) == fastest | overlapping("gpu")
     assert compiler_options(mesh, ["xla_gpu_enable_triton_gemm=true"]) == fastest | {"xla_gpu_enable_triton_gemm": True}
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "why"),
+    [
+        ("xla_no_such_flag", True, "No such compile option: 'xla_no_such_flag'"),
+        ("xla_cpu_enable_fast_math", "perhaps", "While setting option xla_cpu_enable_fast_math, 'perhaps' is not a "),
+    ],
+)
+def test_the_compiler_is_asked_whether_it_knows_its_options(flag, value, why):
+    check_compiler_options({"xla_cpu_enable_fast_math": False})
+    with pytest.raises(mx.ArgumentError) as raised:
+        check_compiler_options({flag: value})
+    message = str(raised.value)
+    assert message.startswith(f"the compiler refuses its options.\n  values: {why}")
+    assert message.endswith("\n  fix: correct them, or leave them out: XLA's flags differ from version to version.")
 
 
 @pytest.mark.parametrize("wrong", ["xla_a", "xla_a=", "--xla_a=1", "fast=true"])

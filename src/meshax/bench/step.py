@@ -141,8 +141,9 @@ class Measurement:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns it as plain data."""
+        unknown = {name: None for name in ("peak_bytes", "peak_flops") if not getattr(self, name)}
         more = {"utilization": self.utilization, "tokens_per_second": self.tokens / self.seconds}
-        return {**asdict(self), **more}
+        return {**asdict(self), **unknown, **more}
 
 
 def needed_flops(config: Any, batch: int, length: int) -> float:

@@ -69,9 +69,12 @@ def in_turns(
 def _ask(module: str, question: dict[str, Any], say: Say, limit: float) -> tuple[dict[str, Any], str]:
     """Asks another process; returns its answer, and what went wrong. Ctrl-C is for this one, and ends both."""
     command, pipe = [sys.executable, "-m", module], subprocess.PIPE
+    environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "0"}  # how long it compiles is measured
     answer: dict[str, Any] = {}
     late = threading.Event()
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True) as child:
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, text=True, start_new_session=True, env=environment
+    ) as child:
 
         def end() -> None:  # with what it has started: torch compiles in processes of its own
             if child.poll() is None:

@@ -8,7 +8,7 @@ from tyro.conf import arg
 from ..errors import MeshaxError
 from .beside import BesideOption, LimitOption, check_beside, listed, measured_beside, table
 from .model_options import ModelGroup, ModelOptions, given_fields
-from .options import Reporting, UsageError, usage, use_processors
+from .options import Reporting, UsageError, same, usage, use_processors
 
 if TYPE_CHECKING:
     from ..bench.decode import Decoding, Measurement
@@ -90,9 +90,10 @@ class BenchDecode(Reporting):
 
         names = [one.name for one in fields(Decoding) if one.name not in ("fields", "run", "slots")]
         with usage():
-            first = Decoding(
-                run=self.run_, fields=given_fields(self.model), **{name: getattr(self, name) for name in names}
-            )
+            given = given_fields(self.model)
+            asked = {name: getattr(self, name) for name in names}
+            asked |= {name: same(name, asked[name], given[name]) for name in asked.keys() & given.keys()}
+            first = Decoding(run=self.run_, fields=given, **asked)
             config = first.model()
             if self._beside:
                 decoder_like(config)

@@ -7,7 +7,7 @@ from tyro.conf import arg
 
 from .beside import BesideOption, LimitOption, check_beside, listed, measured_beside, table
 from .model_options import ModelGroup, ModelOptions, given_fields
-from .options import Reporting, UsageError, usage, use_processors
+from .options import Reporting, UsageError, same, usage, use_processors
 
 if TYPE_CHECKING:
     from ..bench.step import Measurement
@@ -49,20 +49,25 @@ class BenchStep(Reporting):
 
     def run(self) -> None:
         """Measures and prints."""
+        import jax
+
         self._check()
         use_processors(self.mesh or "data:1")
+        jax.config.update("jax_enable_compilation_cache", False)  # how long it compiles is measured
         from ..bench.beside import check, in_turns, together
         from ..bench.step import FORMULA, Step, measure
         from ..mesh import Mesh
-        from ..train.step import compiler_options
+        from ..train.step import check_compiler_options, compiler_options
 
+        given = given_fields(self.model)
         asked = {one.name: getattr(self, one.name) for one in fields(Step) if one.name != "fields"}
+        asked |= {name: same(name, asked[name], given[name]) for name in asked.keys() & given.keys()}
         asked["mesh"] = self.mesh or ("data:1" if self._beside else "")  # programs by hand have one processor
-        step = Step(fields=given_fields(self.model), **asked)
+        step = Step(fields=given, **asked)
         with usage():
             mesh = Mesh(self.mesh or "data:1", abstract=True)
             step.sizes(), step.make_optimizer(), step.placed(mesh)
-            compiler_options(mesh, self.compiler_options)
+            check_compiler_options(compiler_options(mesh, self.compiler_options))
             if self._beside:
                 check(step, self._beside)
         measured, failure = measured_beside(

@@ -38,11 +38,16 @@ def keep_compiled_programs(console: "Console") -> None:
 
     from ..plan.cost.hardware import cache_folder
 
+    say = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
     is_unsafe = jax.default_backend() == "cpu" and jax.device_count() > 1
     chosen = jax.config.values
-    if is_unsafe or chosen["jax_compilation_cache_dir"] or not chosen["jax_enable_compilation_cache"]:
-        return
-    say = functools.partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    if not chosen["jax_enable_compilation_cache"] or (is_unsafe and not chosen["jax_compilation_cache_dir"]):
+        return None
+    if is_unsafe:
+        jax.config.update("jax_enable_compilation_cache", False)
+        return say("compiled programs are not kept: for several processors of a CPU, what is read back may abort")
+    if chosen["jax_compilation_cache_dir"]:
+        return None
     cache = cache_folder()
     if cache is None:
         return say("compiled programs are not kept: there is no home, HOME is not set")
@@ -57,7 +62,7 @@ def keep_compiled_programs(console: "Console") -> None:
     _mend_on_warnings(folder, say)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", _SHORTEST)
-    say(f"compiled programs are kept in {folder} (JAX_ENABLE_COMPILATION_CACHE=0: nowhere)")
+    return say(f"compiled programs are kept in {folder} (JAX_ENABLE_COMPILATION_CACHE=0: nowhere)")
 
 
 def _mend_on_warnings(folder: Path, say: Any) -> None:

@@ -28,6 +28,13 @@ class UsageError(MeshaxError):
     """A command line that is wrong in itself: exit status 2."""
 
 
+def same(name: str, value: str, field: str) -> str:
+    """Returns the value of an option that is a field of the model as well, or raises if they contradict each other."""
+    if value not in ("", field):
+        raise UsageError(f"{name} is {value!r}, and model.{name} is {field!r}.", fix="leave one of them out.")
+    return field
+
+
 @contextlib.contextmanager
 def usage() -> Iterator[None]:
     """Makes our errors ones of usage, where options are read."""

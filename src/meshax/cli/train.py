@@ -15,7 +15,7 @@ from ..train.options import AUTO, SHORT, VIRTUAL, TrainOptions, flat, read_optio
 from .compile_cache import keep_compiled_programs
 from .joining import Joining
 from .model_options import ModelGroup, ModelOptions, given_fields
-from .options import UsageError, progress_console, usage
+from .options import UsageError, progress_console, same, usage
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Train(Joining):
         values |= usual | {"model_": kept | model}
         # What to keep may be found by meshax, which a model knows nothing of: --model.keep is --keep.
         if "keep" in model or kept.get("keep") == AUTO:
-            values["keep"] = _same("keep", values["keep"], values["model_"].pop("keep"))
+            values["keep"] = same("keep", values["keep"], values["model_"].pop("keep"))
         return TrainOptions(**values)
 
     def run(self) -> None:
@@ -101,13 +101,6 @@ class Train(Joining):
             data = json.loads((run.directory / "result.json").read_text(encoding="utf-8"))
             self.report(data, show_metric(*next(iter(result.metrics.items()))))
         peers.done()
-
-
-def _same(name: str, value: str, field: str) -> str:
-    """Returns the value of an option that is a field of the model as well, or raises if they contradict each other."""
-    if value not in ("", field):
-        raise UsageError(f"{name} is {value!r}, and model.{name} is {field!r}.", fix="leave one of them out.")
-    return field
 
 
 def _facts(options: TrainOptions) -> dict[str, Any]:

@@ -47,6 +47,7 @@ _ASSIGNED = re.compile(
     r"""=("[^"]*"|'[^']*'|\w+(?:\.\w+)*)?"""
 )
 
+_LAYOUT = re.compile(r"Layout\([^)]*\)")
 _CONTRADICTED = re.compile(rf"(?<=, and )({'|'.join(map(re.escape, sorted(_NAMES)))})(?= is )")
 
 
@@ -79,7 +80,9 @@ def spelled(text: str) -> str:
     """Returns a message with options in the place of arguments."""
     for python, option in SPELLINGS.items():
         text = text.replace(python, option)
-    text = _ASSIGNED.sub(_option, _OF_TEXT.sub("data.", text))
+    layouts = _LAYOUT.findall(text)  # which say what they are, not what to write
+    text = _ASSIGNED.sub(_option, _OF_TEXT.sub("data.", _LAYOUT.sub("\0", text)))
+    text = re.sub("\0", lambda _: layouts.pop(0), text)
     text = _DEVICES.sub("choose a smaller mesh; meshax explain, plan and layout need no devices.", text)
     text = _CONTRADICTED.sub(lambda name: _flag(name[0]), text)
     name = text.partition(" is ")[0]

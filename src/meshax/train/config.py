@@ -24,7 +24,7 @@ from ..plan.cost.hardware import parse_bytes
 from ..plan.search.named_layouts import find_layout
 from ..program import put
 from .options import AUTO, CONFIG, SHORT, VIRTUAL, TrainOptions, read_options
-from .step import compiler_options
+from .step import check_compiler_options, compiler_options
 from .tracking import check_tracker
 
 _ADAFACTOR_RATE = 1e-2  # relative to the size of a parameter, so it suits any model
@@ -196,7 +196,9 @@ class TrainConfig(TrainOptions):
             parse_bytes(self.memory)
         mesh, layout = self.placed()
         put((), mesh, layout)  # raises if they do not fit each other, or the model
-        compiler_options(mesh, self.compiler_options)
+        flags = compiler_options(mesh, self.compiler_options)
+        if self.compiler_options:
+            check_compiler_options(flags)
         self._check_batch(mesh.count(dict(layout.rules).get("batch", ())))
 
     def _check_source(self) -> None:

@@ -64,6 +64,18 @@ def compiler_options(mesh: Mesh, changes: Sequence[str] = (), overlap: bool = Fa
     return flags
 
 
+def check_compiler_options(flags: dict[str, Any]) -> None:
+    """Raises if the compiler of this machine does not know a flag, or its value: asked for a program of nothing."""
+    try:
+        jax.jit(lambda: 0, compiler_options=flags).lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise ArgumentError(
+            "the compiler refuses its options.",
+            values=str(error).splitlines()[0].partition(": ")[2],
+            fix="correct them, or leave them out: XLA's flags differ from version to version.",
+        ) from None
+
+
 def make_train_step(
     optimizer: Clipped, microbatches: int | None = None, count_padding: bool = False
 ) -> Callable[[TrainState, dict[str, Tensor], Any], tuple[TrainState, dict[str, Tensor]]]:
