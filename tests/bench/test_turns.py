@@ -29,9 +29,11 @@ def measure(asked, say):
         raise ArgumentError("nothing to measure.", fix="go home.")
     if program == "crashes":
         os.abort()
-    if program == "hangs":  # and so does what it has started
+    if program in ("hangs", "leaves"):  # and what it has started stays, and holds its output
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
         open(asked["pids"], "w").write(f"{os.getpid()} {child.pid}")
+        if program == "leaves":
+            os.abort()
         time.sleep(100)
     say("running")
     return Measurement(program, asked["profile"], asked["seconds"])
@@ -73,14 +75,23 @@ def test_who_fails_has_no_further_turns_and_the_others_go_on(programs, capfd):
     assert heard.count("refuses failed") == 1 and "nothing to measure." in capfd.readouterr().err
 
 
-def test_who_hangs_is_ended_with_all_it_has_started(programs, tmp_path):
+@pytest.mark.parametrize("program", ["hangs", "leaves"])
+def test_who_hangs_is_ended_with_all_it_has_started(programs, tmp_path, program):
     pids, begin = tmp_path / "pids", time.monotonic()
     asked = {"seconds": 1, "pids": str(pids)}
-    with pytest.raises(mx.ArgumentError, match="'hangs' gave no answer in 8 seconds"):
-        list(in_turns(programs, ("hangs",), asked, 3, False, limit=8))
+    with pytest.raises(mx.ArgumentError, match=f"'{program}' gave no answer in 8 seconds"):
+        list(in_turns(programs, (program,), asked, 3, False, limit=8))
     assert time.monotonic() - begin < 60
     for pid in map(int, pids.read_text().split()):
-        assert not _is_alive(pid)
+        _wait_until(lambda pid=pid: not _is_alive(pid))
+
+
+def _wait_until(condition, seconds=30):
+    """Fails if a condition does not come true: nobody waits for a killed process's child, and dying takes a while."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def _is_alive(pid):

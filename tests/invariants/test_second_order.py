@@ -1,7 +1,7 @@
 """Second order: for every op, the gradient of a squared gradient under a layout is that of whole arrays.
 
-Each op is differentiated twice by its inputs; and by a factor on the first of them while the inputs are the batch, as
-in a gradient penalty. NaN stands in the padding of inputs, flows back through that of every result, and through that of
+Each op is differentiated twice by its inputs, in a loop too; and by a factor on the first of them while the inputs are
+the batch, as in a gradient penalty. NaN stands in the padding of inputs, flows back through that of every result, and through that of
 every gradient.
 """
 
@@ -20,6 +20,7 @@ from meshax.testing import place_with_garbage, weights_of, with_poisoned_gradien
 LAYOUTS, AT_ONCE = (12, 4) if WHOLE else (5, 5)  # of each group and mesh; in one test, of a sample until one is legal
 CASES = None if WHOLE else 2  # of each group
 # A sum of bfloat16s, twice differentiated, is rounded too often to tell an error from it.
+TURNS = 1.0, 0.875
 CHOSEN = [group for group in GROUPS if group.dtype != jnp.bfloat16 and 0 not in group.integer]
 
 
@@ -84,6 +85,27 @@ def by_a_factor(fn, number, inputs, factor):
     return lambda floats, batch: number(fn(batch[0] * floats[0], *batch[1:])), [factor], list(inputs)
 
 
+def in_a_loop(loss, floats, others):
+    """Returns a function that adds up what another one gives in each turn of a loop, and its arguments."""
+
+    def looped(floats, others):
+        return mx.scan(
+            lambda total, turn: (total + loss([x * turn.astype(x.dtype) for x in floats], others), None),
+            mx.zeros(()), mx.tensor(jnp.float32(TURNS), (mx.Dim("_turns", len(TURNS)),)), over="_turns",
+        )[0]  # fmt: skip
+
+    return looped, floats, others
+
+
+def in_turns(loss, floats, others):
+    """Does as `in_a_loop`, with arrays and without a loop."""
+    return (
+        lambda floats, others: sum(loss([x * x.dtype.type(t) for x in floats], others) for t in TURNS),
+        floats,
+        others,
+    )
+
+
 def factor_of(group):
     """Returns a tensor of the last dim of the first input, to multiply that with."""
     dim = group.dims[0][-1]
@@ -91,14 +113,15 @@ def factor_of(group):
 
 
 def wanted(group, case):
-    """Returns both second gradients of whole arrays, by JAX alone."""
+    """Returns the second gradients of whole arrays, by JAX alone."""
     arrays, factor = [jnp.asarray(x.numpy()) for x in group.inputs], jnp.asarray(factor_of(group).numpy())
 
-    def both(arrays, factor):
-        ways = by_inputs(case.ref, number_of_arrays, arrays), by_a_factor(case.ref, number_of_arrays, arrays, factor)
+    def all_ways(arrays, factor):
+        by_all = by_inputs(case.ref, number_of_arrays, arrays)
+        ways = by_all, by_a_factor(case.ref, number_of_arrays, arrays, factor), in_turns(*by_all)
         return [penalty_of_arrays(loss)(floats, others) for loss, floats, others in ways]
 
-    return jax.jit(both)(arrays, factor)
+    return jax.jit(all_ways)(arrays, factor)
 
 
 def check(mesh, layout, cases, group, kind):
@@ -108,7 +131,8 @@ def check(mesh, layout, cases, group, kind):
         results = {}
         for name, case in cases.items():
             try:
-                ways = by_inputs(case.fn, number_of, inputs), by_a_factor(case.fn, number_of, inputs, factor)
+                by_all = by_inputs(case.fn, number_of, inputs)
+                ways = by_all, by_a_factor(case.fn, number_of, inputs, factor), in_a_loop(*by_all)
                 results[name] = [penalty(loss, kind)(floats, others) for loss, floats, others in ways]
             except mx.LayoutError as collision:
                 assert is_collision(collision), name
@@ -117,7 +141,7 @@ def check(mesh, layout, cases, group, kind):
     placed = [place_with_garbage(x, Setting(mesh, layout)) for x in (factor_of(group), *group.inputs)]
     results = mx.spmd(program, mesh, layout)(*placed)
     for name, found in results.items():
-        for way, got, right in zip(("inputs", "a factor"), found, wanted(group, cases[name])):
+        for way, got, right in zip(("inputs", "a factor", "inputs in a loop"), found, wanted(group, cases[name])):
             what = f"second gradient of {name} by {way} ({kind}) under {layout} on {mesh}"
             assert_same(got, right, what, scaled=True, computed_in="bfloat16" if name == "astype" else None)
     return len(results)

@@ -4,6 +4,7 @@ import operator
 from decimal import Decimal
 from fractions import Fraction
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -240,3 +241,17 @@ def test_a_lifted_function_lets_nothing_flow_back_through_padding(layout):
         np.testing.assert_allclose(made[0], wanted[0], rtol=1e-4)
         for one, other in zip(made[1:], wanted[1:], strict=True):
             np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4)
+
+
+def test_softplus_at_zero_is_as_smooth_in_a_loop_as_elsewhere():
+    """JAX before 0.12 forgets the derivatives of its own there: those of parts with a kink at 0 would be taken."""
+    x = mx.tensor([-100.0, -1.5, -0.0, 0.0, 0.25, 100.0], "x")
+    turns = mx.Dim("turns", 2)
+
+    def second(loop):
+        first = mx.grad(lambda x: mx.sum(mx.square(loop(mx.softplus)(x))))
+        return mx.grad(lambda x: mx.sum(mx.square(first(x))))(x).numpy()
+
+    in_a_loop = second(lambda fn: lambda x: mx.scan(lambda x, _: (fn(x), None), x, None, over=turns)[0])
+    np.testing.assert_allclose(in_a_loop, second(lambda fn: lambda x: fn(fn(x))), rtol=1e-5)
+    np.testing.assert_array_equal(mx.softplus(x).numpy(), jax.nn.softplus(x.numpy()))

@@ -4,6 +4,7 @@ A module that measures programs calls `answer` where it is run as one; whoever w
 What a program is doing is said as it goes: on a machine that is rented by the minute, silence is expensive.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -76,8 +77,8 @@ def _ask(module: str, question: dict[str, Any], say: Say, limit: float) -> tuple
         command, stdin=pipe, stdout=pipe, text=True, start_new_session=True, env=environment
     ) as child:
 
-        def end() -> None:  # with what it has started: torch compiles in processes of its own
-            if child.poll() is None:
+        def end() -> None:  # with what it has started, and may have left: torch compiles in processes of its own
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
 
         def end_late() -> None:

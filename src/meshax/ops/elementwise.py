@@ -226,6 +226,12 @@ def _gelu(x: Any, approximate: bool = True) -> Any:
     return jax.nn.gelu(x) if approximate else 0.5 * x * (1 + compat.erf(x * 0.5**0.5))
 
 
+def _softplus(x: Any) -> Any:
+    """The logarithm of 1 + exp(x). JAX before 0.12 forgets the rule of its own in a loop's second derivative, at 0."""
+    is_above = x > 0
+    return jnp.where(is_above, x, 0) + jnp.log1p(jnp.exp(jnp.where(is_above, -x, x)))
+
+
 RELU = "relu"  # what policies know its result by
 _relu = jax.custom_jvp(lambda x: checkpoint_name(jnp.maximum(x, 0), RELU))
 # x need not be kept, as y is, by its name, and a product may yield y at once. Asked whether y > 0, compilers would look
@@ -235,7 +241,7 @@ _relu.defjvps(lambda tangent, y, _: jax.lax.select((y != 0) & (y == y), tangent,
 exp, log, log1p, expm1 = lift(jnp.exp), lift(jnp.log), lift(jnp.log1p), lift(jnp.expm1)
 sqrt, rsqrt, square = lift(jnp.sqrt), lift(jax.lax.rsqrt), lift(jnp.square)
 sin, cos, tanh = lift(jnp.sin), lift(jnp.cos), lift(jnp.tanh)
-sigmoid, softplus, erf = lift(jax.nn.sigmoid), lift(jax.nn.softplus), lift(compat.erf, name="erf")
+sigmoid, softplus, erf = lift(jax.nn.sigmoid), lift(_softplus, name="softplus"), lift(compat.erf, name="erf")
 relu, gelu, silu = lift(_relu, name="relu"), lift(_gelu, name="gelu"), lift(jax.nn.silu)
 abs, sign, floor, ceil, round = (lift(f) for f in (jnp.abs, jnp.sign, jnp.floor, jnp.ceil, jnp.round))
 maximum, minimum = lift(jnp.maximum), lift(jnp.minimum)

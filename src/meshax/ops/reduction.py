@@ -197,7 +197,7 @@ def _extremum(
         return fill_padding(array, placement, over, value)
 
     def forward(array: Array) -> Array:
-        return across(local(masked(array, fill(array.dtype)), axis=positions), split)
+        return across(local(array, axis=positions), split)
 
     def save(array: Array) -> tuple[Array, tuple[Array, Array]]:
         result = extremum(array)  # not `forward`: the result has a derivative of its own, for a second derivative
@@ -213,7 +213,8 @@ def _extremum(
     extremum.defvjp(save, backward)
 
     def of_any_dtype(array: Array) -> Array:
-        return (extremum if has_rule else forward)(widened(array)).astype(array.dtype)
+        wide = widened(array)
+        return (extremum if has_rule else forward)(masked(wide, fill(wide.dtype))).astype(array.dtype)
 
     return Tensor(compute(of_any_dtype, [x], x.role), without(x.dims, over), x.role)
 
