@@ -1,8 +1,8 @@
 """Second order: for every op, the gradient of a squared gradient under a layout is that of whole arrays.
 
 Each op is differentiated twice by its inputs, in a loop too; and by a factor on the first of them while the inputs are
-the batch, as in a gradient penalty. NaN stands in the padding of inputs, flows back through that of every result, and through that of
-every gradient.
+the batch, as in a gradient penalty. NaN stands in the padding of inputs, flows back through that of every result, and
+through that of every gradient.
 """
 
 import random
