@@ -89,6 +89,25 @@ def test_a_decoder_compiles_for_gpus_that_are_not_there(layout):
         mx.spmd(decoder.sgd, mesh, layout)(decoder.init(), *decoder.tokens())
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("keep", ["products", "everything"])
+def test_loops_on_gpus_compute_no_product_twice(keep):
+    """XLA would: a product whose result is kept in a stack, once for that, and once for whoever uses it next."""
+    config = DecoderConfig(
+        d_model=512, heads=8, d_kv=64, d_ff=2048, layers=5, vocab=1024, keep=keep, layers_as="loop", dtype="bfloat16"
+    )
+    step, args = step_and_shapes(config, clipped(by_name("adafactor", 0.01), 1.0), packed(config, 16, 256))
+    mesh = mx.Mesh("data:1", topology="gpu h200:1")
+    flags = compiler_options(mesh)
+
+    def products(flags):
+        return mx.spmd(step, mesh, "", 0, flags).compile(*args).as_text().count("__cublas$lt$matmul")
+
+    # queries, keys, values, what joins heads, two of the feed-forward, logits; forward, and twice backward
+    assert 0 < products(flags) <= 3 * 7
+    assert products(flags) < products(flags | {"xla_gpu_enable_dynamic_slice_fusion": True})
+
+
 @pytest.mark.tpu
 def test_a_topology_that_does_not_exist_is_an_error():
     with pytest.raises(mx.MeshError, match="no compiler here for the topology 'tpu v9:1x1'"):

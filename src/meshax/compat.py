@@ -4,7 +4,6 @@ Only this module knows how JAX spells the type of a value over the mesh axes, an
 """
 
 import contextlib
-import gc
 import math
 import threading
 from collections.abc import Iterator
@@ -65,18 +64,6 @@ def for_a_while(own: threading.local, name: str, value: Any) -> Iterator[Any]:
         yield value
     finally:
         setattr(own, name, outer)
-
-
-@contextlib.contextmanager
-def collecting_later() -> Iterator[None]:
-    """Puts off the collection of garbage: traces leave little, and Python would walk through them over and over."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 _types = threading.local()  # per thread: several may trace at once

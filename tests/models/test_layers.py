@@ -136,7 +136,10 @@ def test_nothing_is_kept_whole_that_is_stored_in_parts(models):
     assert peaks["everything"] < peaks["nothing"] + one_layer
 
 
-@pytest.mark.parametrize(("backend", "depth", "is_unrolled"), [("gpu", 3, True), ("gpu", 13, False), ("cpu", 3, False)])
+@pytest.mark.parametrize(
+    ("backend", "depth", "is_unrolled"),
+    [("gpu", 3, True), ("gpu", 24, True), ("gpu", 25, False), ("cpu", 3, False)],
+)
 def test_auto_unrolls_few_layers_on_a_gpu(monkeypatch, backend, depth, is_unrolled):
     monkeypatch.setattr(layers_module.jax, "default_backend", lambda: backend)
     stack = {"w": mx.param(mx.ones((mx.Dim("layers", depth), mx.Dim("d_model", 4))))}

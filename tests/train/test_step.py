@@ -106,7 +106,11 @@ def test_options_of_the_compiler(monkeypatch):
     changed = {"xla_cpu_enable_fast_math": True, "xla_backend_optimization_level": "2"}
     assert compiler_options(mesh, changes) == changed
     monkeypatch.setattr(type(mesh), "platform", "gpu")
-    fastest = {"xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_cublaslt": True}
+    fastest = {
+        "xla_gpu_enable_triton_gemm": False,
+        "xla_gpu_enable_cublaslt": True,
+        "xla_gpu_enable_dynamic_slice_fusion": False,
+    }
     assert compiler_options(mesh) == fastest
     assert compiler_options(mesh, overlap=True) == fastest | overlapping("gpu")
     assert compiler_options(mesh, ["xla_gpu_enable_triton_gemm=true"]) == fastest | {"xla_gpu_enable_triton_gemm": True}

@@ -1,6 +1,7 @@
 """The paper's language model in PyTorch, compiled: what ours is measured beside.
 
-Plain gradient descent, fused: the least that an optimizer can cost.
+Plain gradient descent, fused: the least that an optimizer can cost. PyTorch chooses itself what its backward pass
+keeps, as long as that is not more than a part of what it would like to keep: torch.compile's memory budget.
 """
 
 import statistics
@@ -13,11 +14,14 @@ from ..plan.cost.hardware import peak_of_device
 from .step import Measurement, Step, needed_flops
 from .turns import Say, in_silence
 
+BUDGET = {"nothing": 0.0, "products": 0.8, "everything": 1.0}  # of the memory that PyTorch would like for activations
+
 
 def measure_torch(step: Step, rounds: int, steps: int, say: Say = in_silence) -> Measurement:
     """Measures the program on the first GPU."""
     try:
         import torch
+        import torch._functorch.config
     except ImportError:
         raise ArgumentError("PyTorch is not installed here.", fix="pip install torch, or leave it out.") from None
     if not torch.cuda.is_available():
@@ -25,6 +29,8 @@ def measure_torch(step: Step, rounds: int, steps: int, say: Say = in_silence) ->
     config, (batch, length) = step.model(), step.sizes().values()
     tokens = torch.randint(2, config.vocab, (batch, length), device="cuda")
     torch.manual_seed(0)
+    keep = step.keep or step.fields.get("keep", "")
+    torch._functorch.config.activation_memory_budget = BUDGET.get(keep, 1.0)
     model = _model(torch, config, length)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
     compiled: Any = torch.compile(model)
@@ -56,7 +62,7 @@ def measure_torch(step: Step, rounds: int, steps: int, say: Say = in_silence) ->
     return Measurement(
         "torch", parameter_count(config), batch * length, statistics.median(timed), timed, compiling, 0.0,
         int(torch.cuda.max_memory_allocated()), needed_flops(config, batch, length),
-        peak_of_device(device, "bfloat16"), first, device, {},
+        peak_of_device(device, "bfloat16"), first, device, {}, keep if keep in BUDGET else "",
     )  # fmt: skip
 
 

@@ -7,13 +7,15 @@ another layout: an error, with the line. Operations of ours and functions of `mx
 never given away.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.extend.core
 
-from ..compat import collecting_later, varying_axes
+from ..compat import varying_axes
 from ..dim import Dim, show
 from ..errors import MeshaxError, SliceError
 from ..layout import Part
@@ -34,6 +36,18 @@ _INSTEAD = {
     "squeeze": "mx.slice", "scatter-add": "mx.scatter_add", "concatenate": "mx.concat", "pad": "mx.pad",
     "reshape": "mx.reshape", "transpose": "mx.transpose", "scan": "mx.scan", "broadcast_in_dim": "mx.broadcast",
 }  # fmt: skip
+
+
+@contextlib.contextmanager
+def collecting_later() -> Iterator[None]:
+    """Puts off the collection of garbage: traces leave little, and Python would walk through them over and over."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def checked(trace: Callable[[bool], tuple[Any, Any]]) -> Any:

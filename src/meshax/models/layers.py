@@ -28,7 +28,7 @@ from ..tensors import Tensor, is_tensor
 from .recomputation import KEEP, keeping
 
 LAYERS_AS = ("auto", "loop", "unrolled")
-_FEW = 12  # layers, up to which a GPU gains more by unrolling than compiling costs
+_FEW = 24  # layers, up to which a GPU gains more by unrolling than compiling costs
 
 
 def check_layers_as(value: str) -> None:

@@ -189,7 +189,6 @@ def _check_integer(indices: Tensor, op: str) -> None:
 def places_along(indices: Tensor, dim: Dim, op: str) -> Tensor:
     """Returns the indices as int32, -1 for those out of range. A cast alone would wrap some of them into the range."""
     places_fit(dim, op)
-
     return apply(functools.partial(_narrow, size=dim.size), (indices,), op)
 
 

@@ -86,7 +86,6 @@ def mean(x: Tensor, over: Over = None) -> Tensor:
     if _overflows(x):
         return _in_float32(mean, x, dims)
     count = float(math.prod(dim.size for dim in dims))  # as an integer it may not fit into 32 bits
-
     return _pending_sum(x, dims, functools.partial(_average, count=count))
 
 

@@ -23,7 +23,14 @@ from ..plan.compile.overlap import overlapping
 from ..tensors import Tensor, is_tensor, settled_array, with_role
 
 # XLA's flags under which a step is fastest, by platform: docs/performance.md has what was measured.
-_FASTEST: dict[str, dict[str, Any]] = {"gpu": {"xla_gpu_enable_triton_gemm": False, "xla_gpu_enable_cublaslt": True}}
+_FASTEST: dict[str, dict[str, Any]] = {
+    "gpu": {
+        "xla_gpu_enable_triton_gemm": False,
+        "xla_gpu_enable_cublaslt": True,
+        # In loops it computes a product twice that is kept and used: once into the stack, once for the next kernel.
+        "xla_gpu_enable_dynamic_slice_fusion": False,
+    }
+}
 
 
 class TrainState(eqx.Module):

@@ -53,6 +53,17 @@ def test_elementwise_work_is_memory_traffic():
     assert kernel_time(kernel, MACHINE) == Time(memory=2 * 4000 / 0.25e11 + 1e-5)
 
 
+def test_stacks_of_loops_are_filled_with_zeros_and_copied_into_where_the_hardware_says_so():
+    n, m, turns = mx.dims(n=1024, m=512, turns=3)
+
+    def loop(x, w):
+        return mx.scan(lambda x, _: (x, mx.einsum(x, w, over=n)), x, None, over=turns)[1]
+
+    (kernel,) = (k for k in report(loop, struct(n), struct(n, m)).kernels.all() if k.stacked)
+    plain, copied = (kernel_time(kernel, replace(MACHINE, copies_into_stacks=copies)) for copies in (False, True))
+    assert copied.memory - plain.memory == pytest.approx(3 * 512 * 4 / 0.25e11) and copied.compute == plain.compute
+
+
 def test_elements_take_what_the_hardware_says_on_top():
     n, m = mx.dims(n=1000, m=3)
     cpu = replace(MACHINE, per_element={"transposed": 1e-8, "reduced": 1e-9})

@@ -66,6 +66,23 @@ def test_flops_of_a_batched_product_and_of_padding():
     assert explain(lambda q, k: mx.einsum(q, k, over=d), q, k, layout="heads:model").flops == 2 * 2 * 5 * 7 * 3
 
 
+def test_what_goes_into_the_stack_of_a_loop():
+    """A product's result is copied there, what is computed by the element is written there; stacks begin as zeros."""
+    turns = mx.Dim("turns", 3)
+
+    def loop(w, x):
+        turn = lambda x, _: (x, (mx.einsum(x, w["in"], over=inner), mx.tanh(x) + 1, x))  # noqa: E731
+        return mx.scan(turn, x, None, over=turns)[1]
+
+    found = explain(loop, W, X).kernels
+    stacked = {k.step.name: (k.writes, k.stacked, k.stacking) for k in found.all() if k.stacked}
+    assert stacked.keys() == {"dot_general", "add"}
+    for name, moves in (("dot_general", 3), ("add", 1)):
+        writes, into_stack, stacking = stacked[name]
+        assert into_stack == writes and stacking == moves * writes[0].bytes
+    assert not any(k.stacking for k in explain(mlp, W, X).kernels.all())
+
+
 def test_flops_in_a_loop_and_in_remat():
     layers = mx.Dim("layers", 5)
     w = mx.param(struct(layers, inner, mx.Dim("next", inner.size)))

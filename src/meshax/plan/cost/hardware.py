@@ -54,6 +54,7 @@ class Hardware:
     overhead: float = 0.0  # seconds it takes to start a kernel
     # of `Kernel.work`: seconds that an element takes on top of reading and writing it
     per_element: Mapping[str, float] = field(default_factory=dict)
+    copies_into_stacks: bool = False  # whether its compiler moves what `Kernel.stacking` counts
     slowness: Mapping[str, float] = field(default_factory=dict)  # of a collective's bytes; an all-reduce's are 1
     hides: tuple[str, ...] = ()  # collectives that its compiler runs beside computation, where it is asked to
     measured: bool = False
@@ -109,6 +110,7 @@ def _gpu(
         flops_efficiency=0.80,  # these three as measured on an H200: benchmarks/results/predictions_gpu.md
         memory_efficiency=0.79,
         hides=KINDS,
+        copies_into_stacks=True,
         overhead=2.5 * _MICRO,  # inside a program, which XLA launches as graphs; alone a kernel takes 6
         # The first two fit a hand-written program that writes with two of the paper's models on an H200 (0.83 and 2.73
         # ms a token, 73% and 87% of the bandwidth), the link what gpt-fast publishes of 2, 4 and 8 A100s (18, 24 and 29

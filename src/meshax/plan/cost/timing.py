@@ -51,14 +51,16 @@ def kernel_time(kernel: Kernel, hardware: Hardware) -> Time:
     """Returns the time of one execution of a kernel."""
     if is_collective(kernel.step):
         return Time()
-    moving = kernel.bytes / (hardware.memory_bandwidth * hardware.memory_efficiency)
+    bandwidth = hardware.memory_bandwidth * hardware.memory_efficiency
+    moving = kernel.bytes / bandwidth
+    copying = kernel.stacking / bandwidth if hardware.copies_into_stacks else 0.0
     extra = hardware.overhead + sum(kernel.work[kind] * seconds for kind, seconds in hardware.per_element.items())
     if not np.any(kernel.flops):
-        return Time(memory=moving + extra)
+        return Time(memory=moving + copying + extra)
     reachable = hardware.peak(kernel.step.inputs[0].dtype) * hardware.flops_efficiency
     computing = kernel.flops * _rounding(kernel.step, hardware.tile) / reachable
     is_bound = computing >= moving  # by computing
-    return Time(where(is_bound, computing + extra, 0.0), where(is_bound, 0.0, moving + extra))
+    return Time(where(is_bound, computing + extra, 0.0), copying + where(is_bound, 0.0, moving + extra))
 
 
 def _rounding(step: Step, tile: int) -> Number:

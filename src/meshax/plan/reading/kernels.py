@@ -30,6 +30,7 @@ class Kernel:
     reads: list[Value]
     writes: list[Value]
     inside: list[Step]  # its step, and those computed on the way
+    stacked: list[Value] = field(default_factory=list)  # of what it writes: what goes into a loop's stack
 
     @cached_property
     def work(self) -> Mapping[str, Number]:
@@ -49,6 +50,15 @@ class Kernel:
             elif step.traits.fusion == "dear" and step.name not in _INSTRUCTIONS:
                 work["dear"] += step.outputs[0].size
         return work
+
+    @property
+    def stacking(self) -> Number:
+        """The bytes that XLA moves on GPUs to put results into stacks, on top of writing them once.
+
+        A stack is filled with zeros before its loop. What is computed element by element is written into it at once;
+        what takes a kernel of its own, as a product does, is written for whoever uses it, and then copied.
+        """
+        return (3 if _is_whole(self.step) else 1) * sum(v.bytes for v in self.stacked)
 
     @cached_property
     def flops(self) -> Number:
@@ -138,11 +148,20 @@ def kernels_of(block: Block) -> Kernels:
     for position, step in enumerate(block.steps):
         if step.blocks:
             kernels.inner[step] = [kernels_of(inner) for inner in step.blocks]
+        if step.name == "scan":
+            _find_stacked(kernels.inner[step][0], step.params["num_carry"])
         writes = [v for v in step.outputs if v in stored and v not in kernels.roots]
         if writes:
             reads, inside = _reads(step, stored, kernels)
             kernels.own.append(Kernel(step, position, reads, writes, inside))
     return kernels
+
+
+def _find_stacked(turn: Kernels, num_carry: int) -> None:
+    """Tells the kernels of a scan's turn what of their results is stacked."""
+    stacked = {turn.root(value) for value in turn.block.outputs[num_carry:]}
+    for kernel in turn.own:
+        kernel.stacked = [value for value in kernel.writes if value in stacked]
 
 
 def _stored(block: Block, kernels: Kernels) -> set[Value]:

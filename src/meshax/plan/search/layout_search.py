@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...compat import collecting_later
+from ...checking.slices import collecting_later
 from ...errors import ArgumentError, LayoutError
 from ...layout import Layout, RulesLike
 from ...mesh import Mesh
