@@ -42,7 +42,7 @@ def arranged(layers: Any, layers_as: str, over: str = "layers", few: int = _FEW,
 
     Args:
         layers: a module whose parameters all have the dim; or a tuple, which stays as it is.
-        layers_as: "loop", "unrolled", or "auto": a few layers are unrolled on GPUs.
+        layers_as: "loop", "unrolled", or "auto": a few layers are unrolled on GPUs; docs/performance.md says why.
         over: the dim.
         few: how many.
         drawn: whether they are random numbers of this program: a compiler would draw each layer's by a kernel of its
