@@ -288,7 +288,6 @@ def test_message_of_a_topology_without_its_compiler(monkeypatch):
     assert str(raised.value) == (
         "there is no compiler here for the topology 'tpu v2:16x16'.\n"
         "  values: no support for tpu\n"
-        "  rule: TPUs need the package libtpu and the environment variable TPU_SKIP_MDS_QUERY=1, "
-        "GPUs jax's for CUDA and, on a machine without one, JAX_PLATFORMS=cpu.\n"
+        "  rule: TPUs need libtpu and TPU_SKIP_MDS_QUERY=1; GPUs jax's for CUDA, and where none is JAX_PLATFORMS=cpu.\n"
         "  fix: pip install 'meshax[tpu]' or 'meshax[cuda]', as the installed jax asks for; or use abstract=True."
     )

@@ -130,7 +130,7 @@ def _parse(rules: RulesLike) -> tuple[tuple[str, Axes], ...]:
 def _axes(rings: str | Sequence[str]) -> Axes:
     listed = rings.split("+") if isinstance(rings, str) and rings else rings
     if not isinstance(listed, Sequence) or not all(isinstance(axis, str) and axis.isidentifier() for axis in listed):
-        raise LayoutError(f"{rings!r} does not name mesh axes for rings.", fix='write for example rings="model".')
+        raise LayoutError(f"{rings!r} does not name mesh axes for rings.", fix='write rings="model", or "rows+cols".')
     return tuple(dict.fromkeys(listed))
 
 
@@ -227,7 +227,7 @@ class _Identity:
     """What equal settings share. JAX compares them for every operation that it traces: so it sees one object."""
 
 
-_one_at_a_time = threading.Lock()
+_one_at_a_time = threading.RLock()  # a collection of garbage inside may make another
 _identities: "weakref.WeakValueDictionary[tuple[Mesh, Layout], _Identity]" = weakref.WeakValueDictionary()
 
 

@@ -232,7 +232,6 @@ def _topology_devices(topology: str) -> list[Any]:
         raise MeshError(
             f"there is no compiler here for the topology {topology!r}.",
             values=str(error).splitlines()[0],
-            rule="TPUs need the package libtpu and the environment variable TPU_SKIP_MDS_QUERY=1, "
-            "GPUs jax's for CUDA and, on a machine without one, JAX_PLATFORMS=cpu.",
+            rule="TPUs need libtpu and TPU_SKIP_MDS_QUERY=1; GPUs jax's for CUDA, and where none is JAX_PLATFORMS=cpu.",
             fix="pip install 'meshax[tpu]' or 'meshax[cuda]', as the installed jax asks for; or use abstract=True.",
         ) from error

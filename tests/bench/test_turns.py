@@ -29,12 +29,15 @@ def measure(asked, say):
         raise ArgumentError("nothing to measure.", fix="go home.")
     if program == "crashes":
         os.abort()
-    if program in ("hangs", "leaves"):  # and what it has started stays, and holds its output
+    if program == "grows":  # until the system ends it
+        os.kill(os.getpid(), 9)
+    if program in ("hangs", "leaves", "forgets"):  # and what it has started stays, and holds its output
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
         open(asked["pids"], "w").write(f"{os.getpid()} {child.pid}")
         if program == "leaves":
             os.abort()
-        time.sleep(100)
+        if program == "hangs":
+            time.sleep(100)
     say("running")
     return Measurement(program, asked["profile"], asked["seconds"])
 
@@ -70,18 +73,41 @@ def test_who_fails_has_no_further_turns_and_the_others_go_on(programs, capfd):
     assert str(caught.value).splitlines() == [
         "not every program could be measured.",
         "  values: 'refuses' failed; 'crashes' was ended by SIGABRT",
-        "  fix: see its own message above, or leave it out.",
+        "  fix: see its own message above; or leave it out.",
     ]
     assert heard.count("refuses failed") == 1 and "nothing to measure." in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("program", ["hangs", "leaves"])
-def test_who_hangs_is_ended_with_all_it_has_started(programs, tmp_path, program):
+def test_memory_that_does_not_suffice_is_said_to_be_the_likely_reason(programs):
+    with pytest.raises(mx.ArgumentError) as caught:
+        list(in_turns(programs, ("grows",), {"seconds": 1}, 1, False))
+    assert str(caught.value).splitlines()[1:] == [
+        "  values: 'grows' was ended by SIGKILL",
+        "  fix: there was too little memory, most likely: give it fewer examples, or a smaller model; or leave it out.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("program", "problem"),
+    [
+        ("hangs", "'hangs' gave no answer in 8 seconds\n  fix: give it a longer --limit; or leave it out."),
+        ("leaves", "'leaves' was ended by SIGABRT"),
+    ],
+)
+def test_who_hangs_is_ended_with_all_it_has_started(programs, tmp_path, program, problem):
     pids, begin = tmp_path / "pids", time.monotonic()
     asked = {"seconds": 1, "pids": str(pids)}
-    with pytest.raises(mx.ArgumentError, match=f"'{program}' gave no answer in 8 seconds"):
-        list(in_turns(programs, (program,), asked, 3, False, limit=8))
+    with pytest.raises(mx.ArgumentError, match=problem):
+        list(in_turns(programs, (program,), asked, 3, False, limit=8 if program == "hangs" else 0))
     assert time.monotonic() - begin < 60
+    for pid in map(int, pids.read_text().split()):
+        _wait_until(lambda pid=pid: not _is_alive(pid))
+
+
+def test_who_has_answered_is_not_waited_for_with_what_it_leaves(programs, tmp_path):
+    pids, begin = tmp_path / "pids", time.monotonic()
+    (got,) = in_turns(programs, ("forgets",), {"seconds": 1, "pids": str(pids)}, 1, False)
+    assert got["program"] == "forgets" and time.monotonic() - begin < 60
     for pid in map(int, pids.read_text().split()):
         _wait_until(lambda pid=pid: not _is_alive(pid))
 

@@ -75,6 +75,7 @@ def test_what_was_measured_is_reported_whoever_fails(capsys, monkeypatch):
 
     monkeypatch.setattr("meshax.bench.beside.in_turns", in_turns)
     monkeypatch.setattr("meshax.bench.beside.check", lambda *_: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # whether PyTorch is here or not
     assert main([*SMALL, "--beside", "jax,torch", "--limit", "90", "--json"]) == 1
     out, err = capsys.readouterr()
     assert [one["program"] for one in json.loads(out)["measurements"]] == ["meshax"]

@@ -61,3 +61,17 @@ def test_a_word_of_keep_that_there_is_not_lists_all(capsys, tmp_path, monkeypatc
         "meshax: --keep is 'most'.\n"
         '  fix: choose "nothing", "collectives", "products", "all products", "everything" or "auto".\n'
     )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["bench", "step", "--limit", "abc"], ["explain", "--preset", "tiny", "--overlap", "yes"]],
+    ids=" ".join,
+)
+def test_what_cannot_be_read_is_said_once(arguments, capsys):
+    try:
+        status = main(arguments)
+    except SystemExit as stopped:
+        status = stopped.code
+    heard = capsys.readouterr()
+    assert status == 2 and (heard.out + heard.err).count("Error parsing") == 1

@@ -247,7 +247,7 @@ test_mistakes = pinned(
             lambda: mx.Layout(LAYOUT, rings="data model"),
             """
             'data model' does not name mesh axes for rings.
-              fix: write for example rings="model".
+              fix: write rings="model", or "rows+cols".
             """,
         ),
         "no text": (
@@ -255,7 +255,7 @@ test_mistakes = pinned(
             lambda: mx.Layout(LAYOUT, rings=3),
             """
             3 does not name mesh axes for rings.
-              fix: write for example rings="model".
+              fix: write rings="model", or "rows+cols".
             """,
         ),
     }

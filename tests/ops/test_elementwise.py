@@ -243,15 +243,31 @@ def test_a_lifted_function_lets_nothing_flow_back_through_padding(layout):
             np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-4)
 
 
-def test_softplus_at_zero_is_as_smooth_in_a_loop_as_elsewhere():
-    """JAX before 0.12 forgets the derivatives of its own there: those of parts with a kink at 0 would be taken."""
+@pytest.mark.parametrize("op", ["softplus", "relu"])
+def test_second_derivatives_at_zero_are_in_a_loop_as_elsewhere(op):
+    """JAX forgets rules for derivatives there: the plain ones of a kink would be taken."""
+    op = getattr(mx, op)
     x = mx.tensor([-100.0, -1.5, -0.0, 0.0, 0.25, 100.0], "x")
     turns = mx.Dim("turns", 2)
 
     def second(loop):
-        first = mx.grad(lambda x: mx.sum(mx.square(loop(mx.softplus)(x))))
-        return mx.grad(lambda x: mx.sum(mx.square(first(x))))(x).numpy()
+        turn = lambda x: op(x * 0.5) + 0.5 * x  # noqa: E731
+        first = mx.grad(lambda x: mx.sum(mx.square(loop(turn)(x)) + x * loop(turn)(x)))
+        return mx.grad(lambda x: mx.sum(mx.square(first(x) + 1)))(x).numpy()
 
     in_a_loop = second(lambda fn: lambda x: mx.scan(lambda x, _: (fn(x), None), x, None, over=turns)[0])
     np.testing.assert_allclose(in_a_loop, second(lambda fn: lambda x: fn(fn(x))), rtol=1e-5)
-    np.testing.assert_array_equal(mx.softplus(x).numpy(), jax.nn.softplus(x.numpy()))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int32", "uint32", "float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("op", ["softplus", "relu"])
+def test_functions_with_derivatives_of_their_own_have_the_values_of_jax(op, dtype):
+    x = jnp.asarray([0, 1, 1, 5, 0, 100], dtype)
+    if not jnp.issubdtype(dtype, jnp.unsignedinteger) and dtype != "bool":
+        x = jnp.concatenate([x, -x])
+    if jnp.issubdtype(dtype, jnp.floating):
+        x = jnp.concatenate([x, jnp.asarray([jnp.nan, jnp.inf, -jnp.inf, -0.0], dtype)])
+    wanted = {"softplus": jax.nn.softplus, "relu": lambda x: jnp.maximum(x, 0)}[op](x)
+    got = getattr(mx, op)(mx.tensor(x, "x"))
+    assert got.dtype == wanted.dtype
+    np.testing.assert_array_equal(np.asarray(got.numpy(), np.float64), np.asarray(wanted, np.float64))

@@ -4,7 +4,6 @@ Run as a program, this module measures one and prints JSON: each has a process, 
 """
 
 import dataclasses
-import importlib.util
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -79,8 +78,6 @@ def check(step: Step, beside: Sequence[str]) -> None:
         problems.append(f"--keep {keep} (it has {', '.join(plain_jax.REMAT)})")
     if "torch" in beside:
         problems += [f"--dtype {config.dtype} (torch has bfloat16)"] if config.dtype != "bfloat16" else []
-        if importlib.util.find_spec("torch") is None:
-            raise ArgumentError("PyTorch is not installed here.", fix="pip install torch, or leave it out.")
     if problems:
         raise ArgumentError(
             "no program by hand does that.", values="; ".join(problems), fix="leave that out, or the others."

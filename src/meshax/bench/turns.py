@@ -20,6 +20,7 @@ from ..interrupts import undoing
 
 PROGRAMS = ("meshax", "jax", "torch")
 Say = Callable[[str], None]  # takes a few words on what is being done
+_LATE = "gave no answer"
 
 
 def in_silence(words: str) -> None:
@@ -63,8 +64,16 @@ def in_turns(
         raise ArgumentError(
             "not every program could be measured.",
             values="; ".join(f"{program!r} {problem}" for program, problem in failed.items()),
-            fix="see its own message above, or leave it out.",
+            fix="; ".join(dict.fromkeys(map(_remedy, failed.values()))) + "; or leave it out.",
         )
+
+
+def _remedy(problem: str) -> str:
+    if problem.startswith(_LATE):
+        return "give it a longer --limit"
+    if signal.SIGKILL.name in problem:  # not by us
+        return "there was too little memory, most likely: give it fewer examples, or a smaller model"
+    return "see its own message above"
 
 
 def _ask(module: str, question: dict[str, Any], say: Say, limit: float) -> tuple[dict[str, Any], str]:
@@ -85,7 +94,12 @@ def _ask(module: str, question: dict[str, Any], say: Say, limit: float) -> tuple
             late.set()
             end()
 
+        def end_the_rest() -> None:  # who is left holds the pipe, and would be waited for
+            child.wait()
+            end()
+
         alarm = threading.Timer(limit, end_late)
+        threading.Thread(target=end_the_rest, daemon=True).start()
         with undoing(end):
             try:
                 if limit:
@@ -101,7 +115,7 @@ def _ask(module: str, question: dict[str, Any], say: Say, limit: float) -> tuple
                 alarm.cancel()
                 end()
     if late.is_set():
-        return {}, f"gave no answer in {limit:g} seconds"
+        return answer, "" if answer else f"{_LATE} in {limit:g} seconds"
     if status < 0:
         return {}, f"was ended by {signal.Signals(-status).name}"
     return answer, "failed" if status or not answer else ""

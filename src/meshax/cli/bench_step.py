@@ -29,7 +29,10 @@ class BenchStep(Reporting):
     param_layout: Annotated[str, arg(metavar="RULES", help="Rules added where parameters are stored.")] = ""
     optimizer_layout: Annotated[str, arg(metavar="RULES", help="Rules added where its state is stored.")] = ""
     rings: Annotated[
-        str, arg(metavar="AXES", help="Axes around which linear maps and stored parameters send blocks.")
+        str,
+        arg(
+            metavar="AXES", help="Axes around which linear maps and stored parameters send blocks: model, or rows+cols."
+        ),
     ] = ""
     keep: Annotated[
         str, arg(metavar="WHAT", help="What the backward pass keeps; auto: the most that fits; none: as meshax train.")

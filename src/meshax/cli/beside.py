@@ -1,5 +1,6 @@
 """What the commands that measure share: programs by hand beside ours, what is told meanwhile, and tables."""
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -31,6 +32,8 @@ def check_beside(beside: tuple[str, ...], mesh: str, limit: float) -> None:
     """Raises if there are no such programs by hand, or no such meshes for them."""
     if unknown := [name for name in beside if name not in ("jax", "torch")]:
         raise UsageError(f"there is no program {unknown[0]!r}.", fix="choose jax, torch, or both.")
+    if "torch" in beside and importlib.util.find_spec("torch") is None:
+        raise UsageError("PyTorch is not installed here.", fix="pip install torch, or leave it out.")
     if beside and mesh:
         raise UsageError("programs by hand run on one processor.", fix="leave out --mesh, or --beside.")
     if not limit >= 0 or (limit and not beside):

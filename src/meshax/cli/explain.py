@@ -16,6 +16,7 @@ class Explain(OnLaidOut):
     Nothing runs, and there need be no devices: the mesh can be any size. Example:
 
     meshax explain examples/transformer.py:tiny --mesh "data:2 model:4" --layout data+model --hardware h200
+
     meshax explain --decode --preset lm-4.90b --mesh model:8 --layout model --hardware h200
     """
 

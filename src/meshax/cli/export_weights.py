@@ -16,6 +16,7 @@ class ExportWeights(Reporting):
     """Writes a run for others: its weights as a Hugging Face folder, or programs that run without meshax.
 
     meshax export --run runs/llama --to models/mine
+
     meshax export --run runs/llama --to models/programs --format stablehlo --places 2048
     """
 

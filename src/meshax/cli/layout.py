@@ -17,6 +17,7 @@ class FindLayout(OnProgram):
     Give the mesh, or the number of processors to have its shape chosen too. Example:
 
     meshax layout examples/transformer.py:lm_1_28b --processors 64 --hardware h200 --memory 80GB --pin batch:data
+
     meshax layout --decode --preset lm-4.90b --slots 1 --processors 512 --hardware tpu-v2
     """
 

@@ -21,8 +21,10 @@ Commands = Mapping[str, Any]  # a class, or further commands
 
 def parse(commands: Commands, argv: Sequence[str]) -> Command:
     """Returns the command that is meant, or prints help or what is wrong, and raises `SystemExit`."""
+    unheard = io.StringIO()
     try:
-        return _read(commands, argv, quietly=True)
+        with contextlib.redirect_stdout(unheard), contextlib.redirect_stderr(unheard):  # quiet tyro speaks of values
+            return _read(commands, argv, quietly=True)
     except SystemExit:
         _check_names(commands, argv)
         return _read(commands, argv)

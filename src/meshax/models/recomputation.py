@@ -22,7 +22,7 @@ def _takes_a_kernel(primitive: Any, *_: Any, **params: Any) -> bool:
     is kept of a loop's turns they may not: each result is written, into a stack.
     """
     traits = traits_of(primitive.name)
-    if primitive.name == "name" or traits.fusion in ("whole", "reduction"):
+    if primitive is RELU or primitive.name == "name" or traits.fusion in ("whole", "reduction"):
         return True
     inside = list(equations_inside(params))
     return any(_takes_a_kernel(eqn.primitive, **eqn.params) for eqn in inside) or not (inside or traits.is_known)
@@ -30,8 +30,7 @@ def _takes_a_kernel(primitive: Any, *_: Any, **params: Any) -> bool:
 
 def _is_relu(primitive: Any, *_: Any, **params: Any) -> bool:
     """Whether an operation is a ReLU. Where its result is kept, a product yields it, whose own need not be kept."""
-    is_one = primitive.name == "name" and params["name"] == RELU
-    return is_one or any(_is_relu(eqn.primitive, **eqn.params) for eqn in equations_inside(params))
+    return primitive is RELU or any(_is_relu(eqn.primitive, **eqn.params) for eqn in equations_inside(params))
 
 
 _either = jax.checkpoint_policies.save_from_both_policies

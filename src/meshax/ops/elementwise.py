@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
-from jax.ad_checkpoint import checkpoint_name
+from jax.interpreters import ad, batching, mlir
 
 from .. import compat
 from ..checking.rules import SAME
@@ -228,21 +229,27 @@ def _gelu(x: Any, approximate: bool = True) -> Any:
 
 def _softplus(x: Any) -> Any:
     """The logarithm of 1 + exp(x). JAX before 0.12 forgets the rule of its own in a loop's second derivative, at 0."""
-    is_above = x > 0
-    return jnp.where(is_above, x, 0) + jnp.log1p(jnp.exp(jnp.where(is_above, -x, x)))
+    x = x * 1.0  # whole numbers and truths are floats here
+    return jnp.where(x > 0, x, 0) + jnp.log1p(jnp.exp(jnp.where(x > 0, -x, x)))
 
 
-RELU = "relu"  # what policies know its result by
-_relu = jax.custom_jvp(lambda x: checkpoint_name(jnp.maximum(x, 0), RELU))
-# x need not be kept, as y is, by its name, and a product may yield y at once. Asked whether y > 0, compilers would look
-# at x instead
-_relu.defjvps(lambda tangent, y, _: jax.lax.select((y != 0) & (y == y), tangent, jnp.zeros_like(tangent)))
+# A primitive, because of a `jax.custom_jvp` JAX forgets the rule in a loop's second derivative: it would be 0.5 at 0.
+RELU = jax.extend.core.Primitive("relu")
+_above_zero = jax.jit(lambda x: jax.lax.max(x, jnp.zeros_like(x)))
+RELU.def_impl(_above_zero)
+RELU.def_abstract_eval(lambda x: x)
+mlir.register_lowering(RELU, mlir.lower_fun(_above_zero, multiple_results=False))
+batching.defvectorized(RELU)
+# x need not be kept, as y is, and a product may yield y at once. Asked whether y > 0, compilers would look at x instead
+ad.defjvp2(RELU, lambda change, y, _: jax.lax.select((y != 0) & (y == y), change, jnp.zeros_like(change)))
+
 
 exp, log, log1p, expm1 = lift(jnp.exp), lift(jnp.log), lift(jnp.log1p), lift(jnp.expm1)
 sqrt, rsqrt, square = lift(jnp.sqrt), lift(jax.lax.rsqrt), lift(jnp.square)
 sin, cos, tanh = lift(jnp.sin), lift(jnp.cos), lift(jnp.tanh)
 sigmoid, softplus, erf = lift(jax.nn.sigmoid), lift(_softplus, name="softplus"), lift(compat.erf, name="erf")
-relu, gelu, silu = lift(_relu, name="relu"), lift(_gelu, name="gelu"), lift(jax.nn.silu)
+relu = lift(lambda x: RELU.bind(x.astype(jnp.result_type(x, 0))), name="relu")
+gelu, silu = lift(_gelu, name="gelu"), lift(jax.nn.silu)
 abs, sign, floor, ceil, round = (lift(f) for f in (jnp.abs, jnp.sign, jnp.floor, jnp.ceil, jnp.round))
 maximum, minimum = lift(jnp.maximum), lift(jnp.minimum)
 logical_and, logical_or, logical_not = lift(jnp.logical_and), lift(jnp.logical_or), lift(jnp.logical_not)

@@ -69,11 +69,8 @@ def sort(x: Tensor, dim: DimLike) -> Tensor:
 
     Communication: none, if the dim is not split; otherwise it is gathered.
     """
-
-    def order(array: Array, position: int) -> Array:
-        return jnp.sort(widened(array), axis=position, stable=True).astype(array.dtype)
-
-    return _on_whole(check_tensor(x, "mx.sort"), dim, order)
+    check_tensor(x, "mx.sort")
+    return _on_whole(x, dim, lambda array, at: jnp.sort(widened(array), at, stable=True).astype(x.dtype))
 
 
 def argsort(x: Tensor, dim: DimLike) -> Tensor:
@@ -81,13 +78,9 @@ def argsort(x: Tensor, dim: DimLike) -> Tensor:
 
     Communication: none, if the dim is not split; otherwise it is gathered.
     """
-
-    def order(array: Array, position: int) -> Array:
-        array = widened(lax.stop_gradient(array))
-        return jnp.argsort(array, axis=position, stable=True).astype(jnp.int32)
-
     places_fit(find(check_tensor(x, "mx.argsort").dims, dim), "argsort")
-    return _on_whole(x, dim, order)
+    order = lambda array, at: jnp.argsort(widened(lax.stop_gradient(array)), at, stable=True)  # noqa: E731
+    return _on_whole(x, dim, lambda array, at: order(array, at).astype(jnp.int32))
 
 
 def _on_whole(x: Tensor, some: DimLike, fn: Any) -> Tensor:
