@@ -78,6 +78,8 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=size)
     parser.add_argument("--only", nargs="+", help="the first words of the kernels to measure")
     sizes = parser.parse_args()
+    if jax.default_backend() != "gpu":
+        parser.error("these kernels need a GPU")
     shape = (sizes.batch, sizes.length, sizes.heads, sizes.d)
     of_heads = (sizes.batch * sizes.heads, sizes.length, 1, sizes.d)
     drawn = [jax.random.normal(key, shape, jnp.bfloat16) for key in jax.random.split(jax.random.key(0), 4)]

@@ -251,6 +251,8 @@ def main():
     parser.add_argument("--mesh-tensorflow", action="store_true", help="beside the counters of Mesh-TensorFlow")
     parser.add_argument("--write", action="store_true", help="write all tables into benchmarks/results/wire.md")
     options = parser.parse_args()
+    if options.processors < 8 or options.processors % 8:
+        parser.error(f"--processors {options.processors}: the layouts need a multiple of 8")
     if options.write:
         RESULTS.write_text("\n".join([HEAD.format(versions=versions()), *tables()]), encoding="utf-8")
         return
@@ -262,7 +264,12 @@ def main():
     if options.mesh_tensorflow:
         mesh_tensorflow_table()
     else:
-        table(options.processors, options.topology)
+        from meshax.errors import MeshError  # JAX starts with what is set above
+
+        try:
+            table(options.processors, options.topology)
+        except MeshError as error:  # no such topology, or no compiler for it
+            parser.error(str(error))
 
 
 def tables():
