@@ -20,7 +20,6 @@ from ..interrupts import undoing
 
 PROGRAMS = ("meshax", "jax", "torch")
 Say = Callable[[str], None]  # takes a few words on what is being done
-_LATE = "gave no answer"
 
 
 def in_silence(words: str) -> None:
@@ -50,34 +49,26 @@ def in_turns(
         say: hears what the programs are doing.
         limit: the seconds that a process may take; 0: as many as it likes.
     """
-    failed: dict[str, str] = {}
+    failed: dict[str, tuple[str, str]] = {}  # what went wrong, and what to do about it
     for turn in range(turns):
         for program in (name for name in programs if name not in failed):
             question = {"program": program, "profile": profile and not turn, **asked}
-            said, problem = _ask(module, question, say, limit)
+            said, problem, remedy = _ask(module, question, say, limit)
             if problem:
-                failed[program] = problem
+                failed[program] = problem, remedy
                 say(f"{program} {problem}")
             else:
                 yield said
     if failed:
         raise ArgumentError(
             "not every program could be measured.",
-            values="; ".join(f"{program!r} {problem}" for program, problem in failed.items()),
-            fix="; ".join(dict.fromkeys(map(_remedy, failed.values()))) + "; or leave it out.",
+            values="; ".join(f"{program!r} {problem}" for program, (problem, _) in failed.items()),
+            fix="; ".join(dict.fromkeys(remedy for _, remedy in failed.values())) + "; or leave it out.",
         )
 
 
-def _remedy(problem: str) -> str:
-    if problem.startswith(_LATE):
-        return "give it a longer --limit"
-    if signal.SIGKILL.name in problem:  # not by us
-        return "there was too little memory, most likely: give it fewer examples, or a smaller model"
-    return "see its own message above"
-
-
-def _ask(module: str, question: dict[str, Any], say: Say, limit: float) -> tuple[dict[str, Any], str]:
-    """Asks another process; returns its answer, and what went wrong. Ctrl-C is for this one, and ends both."""
+def _ask(module: str, question: dict[str, Any], say: Say, limit: float) -> tuple[dict[str, Any], str, str]:
+    """Asks another process: its answer, what went wrong, and what to do then. Ctrl-C is for this one, and ends both."""
     command, pipe = [sys.executable, "-m", module], subprocess.PIPE
     environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "0"}  # how long it compiles is measured
     answer: dict[str, Any] = {}
@@ -114,11 +105,15 @@ def _ask(module: str, question: dict[str, Any], say: Say, limit: float) -> tuple
             finally:
                 alarm.cancel()
                 end()
+    if answer and (late.is_set() or not status):
+        return answer, "", ""
     if late.is_set():
-        return answer, "" if answer else f"{_LATE} in {limit:g} seconds"
-    if status < 0:
-        return {}, f"was ended by {signal.Signals(-status).name}"
-    return answer, "failed" if status or not answer else ""
+        return {}, f"gave no answer in {limit:g} seconds", "give it a longer --limit"
+    if status == -signal.SIGKILL:  # by the system
+        remedy = "there was too little memory, most likely: give it fewer examples, or a smaller model"
+        return {}, "was ended by SIGKILL", remedy
+    problem = f"was ended by {signal.Signals(-status).name}" if status < 0 else "failed"
+    return {}, problem, "see its own message above"
 
 
 def _read(line: str) -> dict[str, Any]:

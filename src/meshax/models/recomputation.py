@@ -16,7 +16,7 @@ from ..plan.reading.primitives import traits_of
 
 
 def _takes_a_kernel(primitive: Any, *_: Any, **params: Any) -> bool:
-    """Whether an operation is more than a computation element by element, or is kept by its name.
+    """Whether an operation is more than a computation element by element, a ReLU, or kept by its name.
 
     What is one, compilers do again on the way to what uses it: that takes less than to write it and to read it. Of what
     is kept of a loop's turns they may not: each result is written, into a stack.

@@ -79,8 +79,9 @@ def argsort(x: Tensor, dim: DimLike) -> Tensor:
     Communication: none, if the dim is not split; otherwise it is gathered.
     """
     places_fit(find(check_tensor(x, "mx.argsort").dims, dim), "argsort")
-    order = lambda array, at: jnp.argsort(widened(lax.stop_gradient(array)), at, stable=True)  # noqa: E731
-    return _on_whole(x, dim, lambda array, at: order(array, at).astype(jnp.int32))
+    return _on_whole(
+        x, dim, lambda array, at: jnp.argsort(widened(lax.stop_gradient(array)), at, stable=True).astype(jnp.int32)
+    )
 
 
 def _on_whole(x: Tensor, some: DimLike, fn: Any) -> Tensor:
