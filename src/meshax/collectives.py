@@ -118,9 +118,6 @@ def gather(x: Array, axes: Axes, position: int, *, copies: bool, transient: bool
 
 def is_transient(primitive: Any, params: Mapping[str, Any]) -> bool:
     """Whether an operation of a trace gathers something transient. A policy is shown nothing but parameters."""
-    if primitive.name == "ppermute":
-        senders = [sender for sender, _ in params["perm"]]
-        return len(senders) > 2 and senders == _transient_order(sorted(senders))
     return primitive.name.startswith("all_gather") and not params["tiled"]
 
 
@@ -129,25 +126,16 @@ def exchange(x: Array, axes: Axes, split: int, join: int) -> Array:
     return lax.all_to_all(x, axes, split_axis=split, concat_axis=join, tiled=True)
 
 
-def permute(
-    x: Array, axes: Axes, pairs: Sequence[tuple[int, int]], axis_sizes: Mapping[str, int], *, transient: bool = False
-) -> Array:
+def permute(x: Array, axes: Axes, pairs: Sequence[tuple[int, int]], axis_sizes: Mapping[str, int]) -> Array:
     """Sends from processor to processor along axes together: one permute. Who receives nothing has zeros.
 
-    JAX counts processors in the order of the mesh's axes, whatever the order of `axes`. What is transient is sent again
-    for the backward pass: by the order in which its pairs stand, at least three, a policy knows it.
+    JAX counts processors in the order of the mesh's axes, whatever the order of `axes`.
     """
     in_mesh_order = [axes.index(axis) for axis in axis_sizes if axis in axes]
     places = np.arange(math.prod(axis_sizes[axis] for axis in axes)).reshape([axis_sizes[axis] for axis in axes])
     number = np.argsort(np.transpose(places, in_mesh_order).ravel())
     ordered = tuple(axes[i] for i in in_mesh_order)
-    sent = sorted((int(number[a]), int(number[b])) for a, b in pairs)
-    return lax.ppermute(x, ordered, _transient_order(sent) if transient else sent)
-
-
-def _transient_order(pairs: list[Any]) -> list[Any]:
-    """Swaps the first two: the derivative of no other permute of ours has its pairs so, whose order is its own."""
-    return [*pairs[1::-1], *pairs[2:]]
+    return lax.ppermute(x, ordered, sorted((int(number[a]), int(number[b])) for a, b in pairs))
 
 
 def take_block(x: Array, axes: Axes, position: int, block: int) -> Array:

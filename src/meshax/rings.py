@@ -5,23 +5,21 @@ or a reduce-scatter would send, of which the compiler makes one operation each: 
 late, each by itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from . import collectives
-from .compat import Array, varying_axes
+from .compat import Array
 from .errors import LayoutError
 from .layout import Axes
 from .mesh import Mesh
 
 _LARGEST = 64
-# How a scope of the trace begins in which something goes around, then come the axes; and one of a stored parameter.
-RING, STORED = "in a ring over ", "stored, "
+RING = "in a ring over "  # how a scope of the trace begins in which something goes around; then come the axes
 
 
 @dataclass(frozen=True)
@@ -42,68 +40,62 @@ class Ring:
         """By which step blocks go, and how many of them: forwards and backwards."""
         return (1, self.size // 2), (-1, (self.size - 1) // 2)
 
-    @property
-    def distances(self) -> list[int]:
-        """How far each block is from the processor whose number it has, in the order in which they come."""
-        return sorted((step * hops for step, count in self.ways for hops in range(1, count + 1)), key=abs)
-
-    def send(self, x: Array, step: int, *, transient: bool = False) -> Array:
+    def send(self, x: Array, step: int) -> Array:
         """Sends to the neighbour."""
         pairs = [(place, (place + step) % self.size) for place in range(self.size)]
         with self.scope():
-            return collectives.permute(x, self.axes, pairs, self.mesh.axes, transient=transient)
+            return collectives.permute(x, self.axes, pairs, self.mesh.axes)
 
-    def scope(self, prefix: str = "") -> Any:
+    def scope(self) -> Any:
         """Returns a context manager that names what is traced: reports tell by it what goes around."""
-        return jax.named_scope(prefix + RING + "+".join(self.axes))
+        return jax.named_scope(RING + "+".join(self.axes))
 
-    def starts(self, block: int) -> list[Array]:
-        """Returns where the block of this processor begins, and those of the processors that are so far away."""
-        here = collectives.processor_index(self.axes)
-        return [(here - distance) % self.size * block for distance in (0, *self.distances)]
-
-
-def _join(blocks: Sequence[Array], ring: Ring) -> Array:
-    """Puts the blocks, this processor's and those from the ring's distances, where they belong."""
-    shape = list(blocks[0].shape)
-    shape[ring.position] *= ring.size
-    whole = collectives.to_copies(jnp.zeros(shape, blocks[0].dtype), varying_axes(blocks[0]))
-    for block, start in zip(blocks, ring.starts(blocks[0].shape[ring.position]), strict=True):
-        whole = lax.dynamic_update_slice_in_dim(whole, block, start, ring.position)
-    return whole
+    def start(self, distance: int, block: int) -> Array:
+        """Returns where the block of the processor begins that is so far away, this one's number less its own."""
+        return (collectives.processor_index(self.axes) - distance) % self.size * block
 
 
-def _cut(whole: Array, ring: Ring) -> list[Array]:
-    """Cuts the blocks out again."""
-    block = whole.shape[ring.position] // ring.size
-    return [lax.dynamic_slice_in_dim(whole, start, block, ring.position) for start in ring.starts(block)]
+def added_up(part: Callable[[int], Array], ring: Ring) -> Array:
+    """Returns the sum of what all processors add to this one's block: what goes furthest sets out first.
 
-
-# The plain derivatives would copy the whole for each block. Forward there are views alone, which a policy knows.
-joined, cut = (jax.custom_vjp(fn, nondiff_argnums=(1,)) for fn in (_join, _cut))
-joined.defvjp(lambda blocks, ring: (_join(blocks, ring), None), lambda ring, _, ct: (cut(ct, ring),))
-cut.defvjp(lambda whole, ring: (_cut(whole, ring), None), lambda ring, _, cts: (joined(cts, ring),))
-
-
-def around(block: Array, ring: Ring, *, transient: bool = False) -> list[Array]:
-    """Returns this processor's block, and those from the ring's distances, as they come."""
-    blocks = {0: block}
-    for distance in ring.distances:
-        step = 1 if distance > 0 else -1
-        blocks[distance] = ring.send(blocks[distance - step], step, transient=transient)
-    return list(blocks.values())
+    Args:
+        part: what this processor adds to the block of one so far away, counted around the ring.
+        ring: around which sums go, and each processor adds its own.
+    """
+    arrived = []
+    for step, count in ring.ways:
+        if count:
+            total = part(-step * count % ring.size)
+            for hops in range(count - 1, 0, -1):
+                total = ring.send(total, step) + part(-step * hops % ring.size)
+            arrived.append(ring.send(total, step))
+    return sum(arrived, start=part(0))
 
 
 def gathered(block: Array, ring: Ring) -> Array:
-    """Joins the blocks along the ring's dimension, as copies: what an all-gather of something transient does.
+    """Joins the blocks along the ring's dimension, as copies: an all-gather of something transient.
 
-    In the backward pass gradients go around the other way, and each processor adds its own: a reduce-scatter.
+    In the backward pass gradients go around, and each processor adds its own, in the place of a reduce-scatter.
     """
     if ring.size > _LARGEST:
         raise LayoutError(
-            f"stored parameters would go around a ring of {ring.size} processors, over {'+'.join(ring.axes)}.",
+            f"gradients of stored parameters would go around a ring of {ring.size} processors, over "
+            f"{'+'.join(ring.axes)}.",
             rule=f"such a ring is a permute for each processor, wherever a parameter is used: at most {_LARGEST}.",
             fix='split them over two axes, as in "d_model:hosts+chips", and name the shorter one for rings.',
         )
-    with ring.scope(STORED):
-        return joined(around(block, ring, transient=True), ring)
+    return _gathered(block, ring)
+
+
+def _gather(block: Array, ring: Ring) -> Array:
+    return collectives.gather(block, ring.axes, ring.position, copies=True, transient=True)
+
+
+def _scatter(whole: Array, ring: Ring) -> Array:
+    block, at = whole.shape[ring.position] // ring.size, ring.position
+    with ring.scope():
+        return added_up(lambda d: lax.dynamic_slice_in_dim(whole, ring.start(d, block), block, at), ring)
+
+
+_gathered = jax.custom_vjp(_gather, nondiff_argnums=(1,))
+_gathered.defvjp(lambda block, ring: (_gathered(block, ring), None), lambda ring, _, ct: (_scatter(ct, ring),))

@@ -13,8 +13,6 @@ from meshax.models import layers as layers_module
 from meshax.models.decoder import DecoderConfig
 from meshax.models.layers import arranged
 from meshax.models.recomputation import KEEP
-from meshax.plan.cost.hardware import KNOWN
-from meshax.plan.cost.timing import Network
 from meshax.plan.search.named_layouts import find_layout
 from meshax.tensors import is_tensor
 from messages import pinned
@@ -146,76 +144,6 @@ def test_auto_unrolls_few_layers_on_a_gpu(monkeypatch, backend, depth, is_unroll
     assert isinstance(arranged(stack, "auto"), tuple) == is_unrolled
 
 
-FOUR = replace(LOOP, layers=4)
-PAIRS = replace(FOUR, layers_at_once=2)
-
-
-def shapes(config):
-    return jax.eval_shape(lambda: config.make(KEY))
-
-
-def written(x):
-    """A parameter whose elements all differ, without a program that draws them."""
-    return mx.Tensor(np.float32(np.sin(np.arange(x.size)) * 0.2).reshape(list(x.shape.values())), x.dims, x.role)
-
-
-TURNS = [(layout, keep, at_once) for layout in ("none", *LAYOUTS) for keep in KEEP for at_once in (2, 3, 4)]
-
-
-@pytest.mark.parametrize("case", some(TURNS, ("fsdp", "nothing", 2)))
-def test_several_layers_in_a_turn_compute_the_same(case):
-    """Where three do not divide four, it is two."""
-    layout, keep, at_once = case
-    config = replace(FOUR, keep=keep)
-    model = jax.tree.map(written, shapes(config), is_leaf=is_tensor)
-    (loss, grads), (wanted, wanted_grads) = (
-        program(layout)(replace(model, config=replace(config, layers_at_once=count)), examples())
-        for count in (at_once, 1)
-    )
-    np.testing.assert_allclose(loss.numpy(), wanted.numpy(), rtol=1e-6)
-    for got, expected in zip(flat(grads), flat(wanted_grads), strict=True):
-        assert (got.dims, got.role) == (expected.dims, expected.role)
-        np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("keep", ["nothing", "products", "everything"])
-@pytest.mark.parametrize("layout", some(LAYOUTS, "fsdp"))
-def test_several_layers_in_a_turn_send_the_same(layout, keep):
-    one, two = (
-        program(layout).explain(shapes(replace(config, keep=keep)), examples()).collectives for config in (FOUR, PAIRS)
-    )
-
-    def sent(collectives):
-        counts = Counter()
-        for c in collectives:
-            counts[c.kind, c.axes, c.shape, c.dtype, c.phase] += c.count
-        return counts
-
-    assert sent(one) == sent(two)
-
-
-def test_what_a_turn_of_two_layers_can_hide():
-    """The gathers of the second layer, and of the first in the backward pass; for one layer more in memory."""
-    sizes = dict(d_model=1024, heads=8, d_kv=128, d_ff=4096, dropout=0.0, dtype="bfloat16")
-    places = mx.dims(batch=64, length=256)
-    data = dict.fromkeys(("tokens", "targets"), mx.Tensor(jax.ShapeDtypeStruct((64, 256), np.int32), places))
-    data["weights"] = mx.Tensor(jax.ShapeDtypeStruct((64, 256), np.float32), places)
-    exposed, peaks = [], []
-    for config in (replace(FOUR, **sizes), replace(PAIRS, **sizes)):
-        report = program("fsdp").explain(shapes(config), data)
-        report.overlap, network = True, Network.of(KNOWN["tpu-v5p"], MESH)
-        gathers = [
-            network.collective_time(c) * c.count - hidden
-            for c, hidden in zip(report.collectives, report.hidden_times(network), strict=True)
-            if c.step.around is not None and c.kind == "all-gather"
-        ]
-        exposed.append(sum(gathers))
-        peaks.append(report.memory["peak"])
-    assert 0 < exposed[1] < 0.6 * exposed[0]
-    layer = 2 * sum(x.size for x in flat(shapes(replace(FOUR, **sizes)).layers)) // FOUR.layers
-    assert peaks[1] <= peaks[0] + layer
-
-
 test_messages = pinned(
     {
         "another way": (
@@ -224,14 +152,6 @@ test_messages = pinned(
             """
             there is no way 'unroled' to go through layers.
               fix: did you mean "unrolled"?
-            """,
-        ),
-        "a turn without layers": (
-            mx.ArgumentError,
-            lambda: replace(LOOP, layers_at_once=0),
-            """
-            the model's layers_at_once is 0.
-              fix: give a number, 1 or more.
             """,
         ),
     }

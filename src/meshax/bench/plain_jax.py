@@ -207,7 +207,7 @@ def train_step(model: Plain) -> Callable[..., Any]:
 
 _SIZES = ("d_model", "heads", "d_kv", "d_ff", "layers", "vocab", "dtype")
 # What changes no number that a program computes, if positions are not learned and nothing is dropped.
-_FREE = ("keep", "layers_as", "layers_at_once", "max_length", "dropout_shared")
+_FREE = ("keep", "layers_as", "fetch_ahead", "max_length", "dropout_shared")
 
 
 def like(config: Any, **options: Any) -> Plain:

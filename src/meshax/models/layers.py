@@ -5,12 +5,9 @@ deep it is; each turn reads its slices from the stack, and the gradients of a la
 layer has parameters of its own and nothing is copied; the program grows with every layer. Both compute the same from
 the same weights, and a checkpoint of one is restored into the other.
 
-A turn of the loop may take several layers. Compilers hide communication behind the computation of the same turn only:
-so the parameters of the second layer may be gathered while the first is computed, in the backward pass those of the
-first while the second is. Whether a compiler does, its schedule shows (docs/design/overlap.md).
+A loop may fetch what a layer begins with while the one before is computed, where it is stored in parts (`ahead.py`).
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +17,7 @@ from jax import lax
 
 from ..dim import Dim, without
 from ..errors import ArgumentError, did_you_mean
+from ..nn.ahead import go_ahead
 from ..ops import remat, scan
 from ..ops.control import leading
 from ..ops.operands import compute
@@ -78,7 +76,7 @@ def go_through(
     step: Callable[[Any, Tensor, Any], Tensor],
     keep: str,
     over: str = "layers",
-    at_once: int = 1,
+    begins: Callable[[Any], Any] | None = None,
 ) -> Tensor:
     """Calls `step(layer, x, number)` for one layer after the other, and returns the last result.
 
@@ -88,7 +86,8 @@ def go_through(
         step: applies a layer, which has a number.
         keep: what the backward pass keeps of each layer, by its name in `KEEP`.
         over: the dim of a stack.
-        at_once: how many layers of a stack a turn of the loop takes; the most up to that which leave none over.
+        begins: says with which of its parameters a layer begins: in a loop, these are fetched while the layer before
+            is computed, if they are stored in parts.
     """
 
     def body(x: Tensor, numbered: Any) -> Any:
@@ -96,38 +95,14 @@ def go_through(
         return step(layer, x, number), None
 
     if not isinstance(layers, tuple):
-        dim = _stack_dim(layers, over)
-        count = next(n for n in range(min(at_once, dim.size), 0, -1) if dim.size % n == 0)
-        if count > 1:
-            return _by_turns(layers, x, body, keep, dim, count)
-        return scan(remat(body, policy=KEEP[keep]), x, (layers, jnp.arange(dim.size, dtype=jnp.int32)), over=dim)[0]
+        dim, apply = _stack_dim(layers, over), remat(body, policy=KEEP[keep])
+        if begins is not None and (last := go_ahead(apply, x, layers, begins(layers), dim)) is not None:
+            return last
+        return scan(apply, x, (layers, jnp.arange(dim.size, dtype=jnp.int32)), over=dim)[0]
     apply = keeping(body, keep)
     for number, layer in enumerate(layers):
         x, _ = apply(x, (layer, number))
     return x
-
-
-def _by_turns(layers: Any, x: Tensor, body: Callable[[Tensor, Any], Any], keep: str, dim: Dim, count: int) -> Tensor:
-    """Loops over a stack, so many layers in a turn."""
-    turns, within = Dim("turns", dim.size // count), Dim("in_turn", count)
-
-    def grouped(stack: Tensor) -> Tensor:
-        array = leading(stack, dim)
-        dims = (turns, within, *without(stack.dims, (dim,)))
-        return Tensor(array.reshape(turns.size, within.size, *array.shape[1:]), dims, stack.role)
-
-    def one(place: int, x: Tensor, group: Any, number: Any) -> Any:
-        # taken out inside of the checkpoint: what goes into one is kept, and slices would be kept beside the stack
-        return body(x, (_slices(group, within)[place], number))
-
-    def turn(x: Tensor, numbered: Any) -> Any:
-        group, numbers = numbered
-        for place in range(count):
-            x, _ = remat(functools.partial(one, place), policy=KEEP[keep])(x, group, numbers[place])
-        return x, None
-
-    numbers = jnp.arange(dim.size, dtype=jnp.int32).reshape(turns.size, within.size)
-    return scan(turn, x, (_mapped(grouped, layers), numbers), over=turns)[0]
 
 
 def go_through_cached(

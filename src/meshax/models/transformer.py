@@ -130,6 +130,10 @@ class Layer(eqx.Module):
 
         return self._applied(x, attend, attend_to_source, keys)[0]
 
+    def begins(self) -> Any:
+        """Returns the parameters with which it begins."""
+        return self.attention.q, self.attention.k, self.attention.v
+
     def cached(self, x: Tensor, cache: Any, at: Tensor, source: Any = None) -> tuple[Tensor, Any]:
         """Applies one layer to tokens that a cache takes in.
 
@@ -242,7 +246,7 @@ class Transformer(eqx.Module):
             return layer(x, seen, there, None if key is None else jax.random.fold_in(key, number), **beside)
 
         config = self.config
-        return go_through(layers, x, step, config.keep, at_once=config.layers_at_once)
+        return go_through(layers, x, step, config.keep, begins=Layer.begins if config.fetch_ahead else None)
 
     def _empty(self, slots: Dims, places: int, page: int) -> Any:
         """Makes room for the keys and values of texts; where layers see only a window, for that of the window."""

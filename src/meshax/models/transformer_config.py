@@ -56,7 +56,7 @@ class TransformerConfig:
     """The sizes and the kinds of parts of a Transformer."""
 
     may_change: ClassVar[tuple[str, ...]] = (
-        "keep", "dtype", "layers_as", "layers_at_once",
+        "keep", "dtype", "layers_as", "fetch_ahead",
         "dropout", "dropout_shared", "label_smoothing", "z_loss", "logit_jitter",
     )  # fmt: skip
 
@@ -95,7 +95,7 @@ class TransformerConfig:
     logit_jitter: float = 0.0  # in training logits are multiplied by numbers drawn from 1 minus this to 1 plus this
     keep: str = "nothing"  # what the backward pass keeps of a layer
     layers_as: str = "auto"  # how layers are gone through: "loop", "unrolled", or "auto": as suits depth and device
-    layers_at_once: int = 1  # in one turn of a loop: what one gathers can be hidden behind what another computes
+    fetch_ahead: bool = False  # in a loop: gather what a layer begins with, stored in parts, during the one before
     dtype: str = "bfloat16"  # of products and activations; parameters are float32
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ class TransformerConfig:
         self._check_numbers()
 
     def _check_numbers(self) -> None:
-        least: dict[str, float] = dict.fromkeys((*_SIZES, "max_length", "window", "layers_at_once"), 1)
+        least: dict[str, float] = dict.fromkeys((*_SIZES, "max_length", "window"), 1)
         least |= dict.fromkeys(("embedding_scale", "logits_scale", "attention_scale"), -math.inf)
         least |= {"label_smoothing": 0, "z_loss": 0}
         for name, number in least.items():

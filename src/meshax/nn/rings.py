@@ -8,15 +8,17 @@ too whose results are not split: they would have shared the gather. In the backw
 
 from collections.abc import Mapping, Sequence
 
+import jax
+import jax.numpy as jnp
 from jax import lax
 
 from .. import collectives
-from ..compat import Array
+from ..compat import Array, varying_axes
 from ..dim import Dim, Dims, select, union, without
 from ..layout import Placement, current
 from ..ops import einsum
 from ..ops.operands import compute, copied, varying_together
-from ..rings import Ring, around, cut, joined
+from ..rings import Ring, added_up
 from ..tensors import Tensor, local
 from ..transfer import fill_padding, pad_to
 
@@ -87,11 +89,11 @@ def _of_blocks(x: Tensor, weight: Tensor, over: Sequence[str], dim: Dim) -> Tens
         with ring.scope():
             parts[:] = [einsum(Tensor(a, dims), Tensor(matrix, weight.dims), over=over) for a in blocks]
             into = Ring(ring.mesh, ring.axes, parts[0].dims.index(small))
-            whole = joined([part._array for part in parts], into)
+            whole = _joined([part._array for part in parts], into)
         return lax.slice_in_dim(whole, 0, dim.size, axis=into.position)
 
     small, dims = _smaller(x.dims, dim, placement.block(dim))
-    make = lambda array: around(fill_padding(array, placement, (dim,)), ring)  # noqa: E731
+    make = lambda array: _around(fill_padding(array, placement, (dim,)), ring)  # noqa: E731
     blocks = collectives.once(array, ("ring", ring, placement.dims), make)  # for all maps of x
     whole = compute(multiply, [*(Tensor(block, dims) for block in blocks), weight])
     return Tensor(whole, _result(x, weight, over), pending=parts[0]._pending)
@@ -107,21 +109,15 @@ def _to_blocks(x: Tensor, weight: Tensor, over: Sequence[str], dim: Dim, target:
 
     def multiply(array: Array, matrix: Array) -> Array:
         array = pad_to(collectives.to_copies(array, frozenset(ring.axes)), ring.position, block * ring.size)
-        blocks = {d % ring.size: cut for d, cut in zip((0, *ring.distances), cut(array, ring), strict=True)}
+        pairs = zip(_distances(ring), _blocks_of(array, ring), strict=True)
+        blocks = {distance % ring.size: part for distance, part in pairs}
 
         def partial(distance: int) -> Array:
-            part = einsum(Tensor(blocks[distance % ring.size], dims), Tensor(matrix, weight.dims), over=over)
+            part = einsum(Tensor(blocks[distance], dims), Tensor(matrix, weight.dims), over=over)
             pending.update(part._pending)
             return part._array
 
-        arrived = []
-        for step, count in ring.ways:
-            if count:
-                total = partial(-step * count)  # what goes furthest sets out first, and each processor adds its own
-                for hops in range(count - 1, 0, -1):
-                    total = ring.send(total, step) + partial(-step * hops)
-                arrived.append(ring.send(total, step))
-        return fill_padding(sum(arrived, start=partial(0)), target, (target.dims[place],))
+        return fill_padding(added_up(partial, ring), target, (target.dims[place],))
 
     whole = compute(multiply, [x, weight])
     return Tensor(whole, target.dims, pending=frozenset(pending) - set(ring.axes))
@@ -136,3 +132,40 @@ def _smaller(dims: Dims, dim: Dim, block: int) -> tuple[Dim, Dims]:
 def _result(x: Tensor, weight: Tensor, over: Sequence[str]) -> Dims:
     every = union(x.dims, weight.dims)
     return without(every, select(every, over))
+
+
+def _distances(ring: Ring) -> list[int]:
+    """Returns how far each block comes, this processor's own first, in the order in which they come."""
+    return sorted((0, *(step * hops for step, count in ring.ways for hops in range(1, count + 1))), key=abs)
+
+
+def _join(blocks: Sequence[Array], ring: Ring) -> Array:
+    """Puts the blocks, in the order in which they come, where they belong."""
+    shape = list(blocks[0].shape)
+    shape[ring.position] *= ring.size
+    whole = collectives.to_copies(jnp.zeros(shape, blocks[0].dtype), varying_axes(blocks[0]))
+    for distance, block in zip(_distances(ring), blocks, strict=True):
+        start = ring.start(distance, block.shape[ring.position])
+        whole = lax.dynamic_update_slice_in_dim(whole, block, start, ring.position)
+    return whole
+
+
+def _cut(whole: Array, ring: Ring) -> list[Array]:
+    """Cuts the blocks out again."""
+    block, at = whole.shape[ring.position] // ring.size, ring.position
+    return [lax.dynamic_slice_in_dim(whole, ring.start(d, block), block, at) for d in _distances(ring)]
+
+
+# The plain derivatives would copy the whole for each block. Forward there are views alone, which a policy knows.
+_joined, _blocks_of = (jax.custom_vjp(fn, nondiff_argnums=(1,)) for fn in (_join, _cut))
+_joined.defvjp(lambda blocks, ring: (_join(blocks, ring), None), lambda ring, _, ct: (_blocks_of(ct, ring),))
+_blocks_of.defvjp(lambda whole, ring: (_cut(whole, ring), None), lambda ring, _, cts: (_joined(cts, ring),))
+
+
+def _around(block: Array, ring: Ring) -> list[Array]:
+    """Returns the blocks, this processor's first, as they come."""
+    blocks = {0: block}
+    for distance in _distances(ring)[1:]:
+        step = 1 if distance > 0 else -1
+        blocks[distance] = ring.send(blocks[distance - step], step)
+    return list(blocks.values())

@@ -108,19 +108,20 @@ def scan(body: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None,
                 values=type(pair).__name__ + (f" of {len(pair)}" if isinstance(pair, tuple | list) else ""),
                 fix="return (carry, y), with None for y if there is none.",
             )
-        out = _packed_alike(first, pair[0], varying, "mx.scan")
+        out = packed_alike(first, pair[0], varying, "mx.scan")
         outs[:] = [PackedArrays(pair[1])]
         return out, outs[0].arrays
 
     def run(varying: list[Axes]) -> Any:
         return lax.scan(functools.partial(step, varying), first.cast(varying), arrays, length=dim.size)
 
-    carry, ys = _until_states_agree(first, run)
+    carry, ys = until_states_agree(first, run)
     ys = [y if kind is None else _stacked(y, dim, *kind) for y, kind in zip(ys, outs[0].kinds, strict=True)]
     return first.rebuild(carry), jax.tree.unflatten(outs[0].treedef, ys)
 
 
-def _packed_alike(first: PackedArrays, tree: Any, varying: list[Axes], op: str) -> list[Array]:
+def packed_alike(first: PackedArrays, tree: Any, varying: list[Axes], op: str) -> list[Array]:
+    """Returns the arrays of what a turn gives, as the next one takes them; or has the loop traced once more."""
     out = PackedArrays(tree)
     first.check_same(
         out,
@@ -134,7 +135,8 @@ def _packed_alike(first: PackedArrays, tree: Any, varying: list[Axes], op: str) 
     return out.cast(varying)
 
 
-def _until_states_agree(first: PackedArrays, run: Callable[[list[Axes]], Any]) -> Any:
+def until_states_agree(first: PackedArrays, run: Callable[[list[Axes]], Any]) -> Any:
+    """Runs a loop whose carry varies over such axes as it comes out with."""
     varying = first.varying()
     while True:  # each turn adds a mesh axis to some leaf, so it ends
         try:
@@ -173,11 +175,11 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], init: Any
     def run(varying: list[Axes]) -> Any:
         def step(carry: list[Array]) -> list[Array]:
             with recomputing(False):
-                return _packed_alike(first, body(first.rebuild(carry)), varying, "mx.while_loop")
+                return packed_alike(first, body(first.rebuild(carry)), varying, "mx.while_loop")
 
         return lax.while_loop(lambda c: _predicate(cond(first.rebuild(c))), step, first.cast(varying))
 
-    return first.rebuild(_until_states_agree(first, run))
+    return first.rebuild(until_states_agree(first, run))
 
 
 def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *args: Any) -> Any:
@@ -286,14 +288,15 @@ def _keep_collectives(primitive: Any, *_: Any, **params: Any) -> bool:
 
 def _decide(policy: Callable[..., Any], primitive: Any, *avals: Any, **params: Any) -> Any:
     """Asks a policy, but keeps neither a gathered parameter nor a view or mask, which may be one of it."""
-    if _is_view(primitive, params) or collectives.is_transient(primitive, params):
-        return False
-    return policy(primitive, *avals, **params)
+    return False if _is_forgotten(primitive, params) else policy(primitive, *avals, **params)
 
 
-def _is_view(primitive: Any, params: Mapping[str, Any]) -> bool:
-    """Whether an operation is a view, or a call of a function with a derivative of its own that is one."""
+def _is_forgotten(primitive: Any, params: Mapping[str, Any]) -> bool:
+    """Whether an operation is a view, or gathers a parameter, or a call that does nothing else.
+
+    A call of a function with a derivative of its own, that is.
+    """
     if not primitive.name.startswith("custom_vjp_call"):
-        return primitive.name in _VIEWS
+        return primitive.name in _VIEWS or collectives.is_transient(primitive, params)
     arrays = (eqn for eqn in equations_inside(params) if any(getattr(v.aval, "shape", ()) for v in eqn.outvars))
-    return all(_is_view(eqn.primitive, eqn.params) for eqn in arrays)
+    return all(_is_forgotten(eqn.primitive, eqn.params) for eqn in arrays)

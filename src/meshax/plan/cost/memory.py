@@ -243,7 +243,7 @@ def _starts_of_loops(kernels: Kernels) -> set[Value]:
 def _in_place(step: Step, body: Kernels) -> set[Value]:
     """Returns the results of a loop's body that are written right into the loop's.
 
-    Those are the slices of a stacked result, and what is added to a carry, elementwise.
+    Those are the slices of a stacked result, what is added to a carry, elementwise, and what is put into one.
     """
     if step.name != "scan":
         return set()
@@ -251,8 +251,13 @@ def _in_place(step: Step, body: Kernels) -> set[Value]:
     makers = {v: kernel for kernel in body.own for v in kernel.writes}
     carried = zip(map(body.root, body.block.outputs[:carry]), body.block.inputs[consts : consts + carry], strict=True)
     return {body.root(v) for v in body.block.outputs[carry:] if len(_users(v)) == 0} | {
-        out for out, start in carried if out in makers and makers[out].is_elementwise and start in makers[out].reads
+        out for out, start in carried if out in makers and _replaces(makers[out], start)
     }
+
+
+def _replaces(kernel: Kernel, start: Value) -> bool:
+    """Whether a kernel makes of a value the one that takes its place."""
+    return start in kernel.reads and (kernel.is_elementwise or kernel.step.traits.is_scatter)
 
 
 def _slices(step: Step, body: Kernels, on_gpus: bool) -> _Use:

@@ -78,7 +78,7 @@ class Kernel:
     @property
     def is_in_place(self) -> bool:
         """Whether its result may take the place of an operand that is not needed any more."""
-        return not _is_whole(self.step) or self.step.traits.is_all_reduced_sum
+        return not _is_whole(self.step) or self.step.traits.is_all_reduced_sum or self.step.traits.is_scatter
 
     @property
     def workspace(self) -> Number:

@@ -78,8 +78,6 @@ class Sameness:
         together = self.step_differs(step)
         if step.name == "axis_index":
             together = frozenset(axes_of(step)) - _around(step)  # it only tells the order
-        elif step.makes_whole:
-            together -= step.ring
         elif is_collective(step):
             axes = frozenset(axes_of(step))
             together = together - axes if step.traits.joins else together | axes

@@ -22,7 +22,7 @@ from ...checking.border import MARKS
 from ...checking.jaxprs import inner_programs, live_jaxpr, scan_counts
 from ...errors import MeshaxError
 from ...ops.gradients import GRADIENT
-from ...rings import RING, STORED
+from ...rings import RING
 from ...sources import LABELS, Source, is_of_library, operations_in, place_of, source_of
 from .broadcasting import Number
 from .primitives import CONTROL, Traits, traits_of
@@ -78,17 +78,8 @@ class Step:
     @property
     def ring(self) -> frozenset[str]:
         """The axes around which blocks are sent, if it is a part of that."""
-        return frozenset(a for part in self._rings for a in part.partition(RING)[2].split("+"))
-
-    @property
-    def makes_whole(self) -> bool:
-        """Whether it puts a block of a stored parameter in its place: all processors get all of them."""
-        is_joining = self.name == "dynamic_update_slice" and self.phase != "backward"
-        return is_joining and any(part.startswith(STORED) for part in self._rings)
-
-    @property
-    def _rings(self) -> list[str]:
-        return [part for part in re.split(r"[/()]", self.scope) if RING in part] if RING in self.scope else []
+        parts = re.split(r"[/()]", self.scope) if RING in self.scope else []
+        return frozenset(a for part in parts if RING in part for a in part.partition(RING)[2].split("+"))
 
     @cached_property
     def source(self) -> Source:
