@@ -1,5 +1,7 @@
 """JAX code on slices: element by element as it likes, everything else is an error with the user's line."""
 
+import resource
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 import meshax as mx
 from example_tensors import counting
+from meshax.checking.slices import checked
 from messages import pinned
 
 h, k, other = mx.dims(h=8, k=3, other=8)
@@ -94,6 +97,24 @@ def test_what_is_combined_along_a_dim_that_is_not_split_is_right():
         return jax.tree.map(lambda a: jax.nn.softmax(jnp.cumsum(a, 1), axis=1) @ jnp.eye(3) + a.sum(1)[:, None], x)
 
     np.testing.assert_allclose(mx.spmd(fn, mesh, "h:m")(matrix).numpy(), fn(matrix).numpy(), rtol=1e-5)
+
+
+def test_however_deep_a_trace_begins_its_calls_have_room():
+    def page_faults():
+        return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+
+    def at_depth(depth):
+        if depth:
+            return at_depth(depth - 1)
+        before = page_faults()
+        for _ in range(500):
+            page_faults()  # a frame of Python's
+        return page_faults() - before
+
+    program = jax.make_jaxpr(lambda: None)()
+    most = checked(lambda casts: (program, max(map(at_depth, range(200)))))
+
+    assert most < 100
 
 
 def test_the_line_is_named_also_of_what_jax_has_traced_before():

@@ -70,6 +70,12 @@ def checked(trace: Callable[[bool], tuple[Any, Any]]) -> Any:
     return result
 
 
+# Python keeps frames in pieces of memory, of 16 KB unless a frame needs more. Where one ends inside of a loop, each
+# call in the loop gets a piece from the system and gives it back: a trace, whose stack is deep, takes up to twice its
+# time, or not, by how deep it begins. A frame of so many places has a larger piece, of which half is for calls inside.
+checked.__code__ = checked.__code__.replace(co_stacksize=2**15)
+
+
 def check(jaxpr: Any) -> None:
     """Raises `SliceError` if a traced program combines elements of a slice outside of our operations."""
     _Reader().run(jaxpr, [None] * len(jaxpr.invars), None)
