@@ -60,7 +60,7 @@ def cases(processors):
     both = dict(data=data, model=processors // data, scale=max(1, data // BATCH))
     all_data = dict(data=processors, model=1, scale=max(1, processors // BATCH))
     sharded = dict(rules="batch:data", params="d_model:data", optimizer="d_model:data", **all_data)
-    rings = [Case("fully sharded, in rings", rings="data", **sharded)] if processors <= 64 else []
+    rings = [Case("fully sharded, gradients in rings", rings="data", **sharded)] if processors <= 64 else []
     return [
         Case("data", rules="batch:data", **all_data),
         Case("model", 1, HEADS, TENSOR),
@@ -301,9 +301,9 @@ gradient descent): ours, the least there is, and the same model by hand under `j
 
 Of 8 processors, both as compiled for CPUs; of 512, ours as traced, and d_model is 512. XLA for CPUs leaves GSPMD an
 all-reduce and a slice where its compilers for TPUs and GPUs make a reduce-scatter. The compiler for TPUs does more of
-its own: it sends in bfloat16 what only products read (sequence; of stored parameters in rings 175 of 266 permutes), and
-makes one all-reduce of reduce-scatters that are as small as these (ZeRO-1, of both, and the gradients of what is fully
-sharded, but not in rings).
+its own: it sends in bfloat16 what only products read (sequence; all parameters, where their gradients go around in
+rings), and makes one all-reduce of reduce-scatters that are as small as these (ZeRO-1, of both, and the gradients of what
+is fully sharded, but not in rings).
 
 Fully sharded, the least is that of processors which never hold the whole model, and so gather the layers twice. XLA for
 CPUs may join the two where layers are as small as these, and hold them: with jax 0.10.2 ours sends 3,792,775 bytes in

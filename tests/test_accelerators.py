@@ -1,5 +1,7 @@
 """The same programs on a GPU, and compiled for TPUs: `make test-gpu`, `make test-tpu`."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -169,21 +171,26 @@ def test_gathers_run_beside_products_where_that_is_asked_for():
     assert compiled_by_kind(asked) == compiled_by_kind(plain)
 
 
-def with_and_without_rings(config, axes, name, rings):
-    """The collectives of a training step compiled for eight cores: without rings, then with them."""
+def compiled_for_eight_cores(config, axes, name, rings=""):
+    """The collectives of a training step, where it is asked for that they run beside computation."""
     step, args = step_and_shapes(config, clipped(by_name("adafactor", 0.01), 1.0), packed(config, 64, 256))
     mesh = mx.Mesh(axes, topology="tpu v5p:2x2x2")
-    for around in ("", rings):
-        layout = find_layout(name, mesh, known=config.glossary, sizes=config.sizes(), rings=around)
-        compiled = mx.spmd(step, mesh, layout, 0, overlapping(mesh.platform)).compile(*args)
-        yield compiled_collectives(compiled.as_text())
+    layout = find_layout(name, mesh, known=config.glossary, sizes=config.sizes(), rings=rings)
+    compiled = mx.spmd(step, mesh, layout, 0, overlapping(mesh.platform)).compile(*args)
+    return compiled_collectives(compiled.as_text())
+
+
+def amount(collectives, kind, *beside):
+    """The bytes of matrices in collectives of a kind, and of those beside some things alone."""
+    chosen = [c for c in collectives if c.kind == kind and len(c.operands[0][1]) > 1 and c.operands[0][1][0] > 1]
+    return sum(c.bytes * c.count for c in chosen if not beside or c.beside in beside)
 
 
 @pytest.mark.tpu
 def test_blocks_travel_beside_products_in_rings():
     """Nearly all of them, where the gathers and reduce-scatters in their place are waited for."""
     config = DecoderConfig(d_model=512, heads=8, d_kv=64, d_ff=2048, layers=2, vocab=1024, keep="nothing")
-    without, found = with_and_without_rings(config, "data:2 model:4", "sequence", "model")
+    without, found = (compiled_for_eight_cores(config, "data:2 model:4", "sequence", rings) for rings in ("", "model"))
     permutes = [c for c in found if c.kind == "permute"]
     hidden = sum(c.count for c in permutes if c.is_hidden)
     every = sum(c.count for c in permutes)
@@ -192,17 +199,32 @@ def test_blocks_travel_beside_products_in_rings():
     assert len(scatters) > 4 and not any(c.is_hidden for c in scatters)
 
 
+FOUR_WIDE = DecoderConfig(
+    d_model=2048, heads=8, d_kv=128, d_ff=8192, layers=4, vocab=1024, keep="nothing", layers_as="loop"
+)
+
+
 @pytest.mark.tpu
-def test_stored_parameters_in_rings_wait_for_less():
-    """Gathered, their gradients are an all-reduce that all wait for; in rings half as many bytes travel, most early."""
-    config = DecoderConfig(d_model=1024, heads=8, d_kv=128, d_ff=4096, layers=4, vocab=1024, keep="nothing")
-    every = with_and_without_rings(config, "data:8", "fsdp", "data")
-    reduced, sent = ([c for c in some if len(c.operands[0][1]) > 1] for some in every)
-    whole = sum(c.bytes * c.count for c in reduced if c.kind == "all-reduce" and not c.is_hidden)
-    permutes = [c for c in sent if c.kind == "permute"]
-    exposed = sum(c.bytes * c.count for c in permutes if c.beside == "nothing")
-    hidden = sum(c.bytes * c.count for c in permutes if c.is_hidden)
-    assert hidden > 3 * exposed and whole > 2 * exposed
+@pytest.mark.parametrize("ahead", [False, True])
+def test_gradients_of_stored_parameters_in_rings_wait_for_less(ahead):
+    """Else they are an all-reduce that all wait for; in rings half as many bytes travel, beside something."""
+    config = replace(FOUR_WIDE, fetch_ahead=ahead)
+    plain, ringed = (compiled_for_eight_cores(config, "data:8", "fsdp", rings) for rings in ("", "data"))
+    assert amount(plain, "all-reduce", "nothing") == amount(plain, "all-reduce") > amount(ringed, "permute")
+    assert amount(ringed, "all-reduce") == 0 and amount(ringed, "all-gather") == amount(plain, "all-gather")
+    assert amount(ringed, "permute", "nothing") == 0
+    assert amount(ringed, "permute", "products") > amount(ringed, "permute") * (0.4 if ahead else 0.1)
+
+
+@pytest.mark.tpu
+def test_what_a_layer_begins_with_travels_beside_the_one_before():
+    """Otherwise one gather of each turn is waited for, forward and backward; what is sent is the same."""
+    plain, ahead = (
+        compiled_for_eight_cores(replace(FOUR_WIDE, fetch_ahead=ahead), "data:8", "fsdp") for ahead in (False, True)
+    )
+    waited_for = [amount(found, "all-gather", "nothing") // (2048 * 1024 * 2 // 8) for found in (plain, ahead)]
+    assert waited_for[1] < waited_for[0] >= 2 * FOUR_WIDE.layers
+    assert amount(ahead, "all-gather") == amount(plain, "all-gather")
 
 
 @pytest.mark.gpu

@@ -66,7 +66,7 @@ def test_a_step_sends_the_least_there_is(name, processors, monkeypatch):
     assert program.explain(*args).wire_bytes == pytest.approx(wire.least(case)[1], abs=2)  # halves of a byte
 
 
-@pytest.mark.parametrize("name", ["fully sharded", "fully sharded, in rings", "sequence"])
+@pytest.mark.parametrize("name", ["fully sharded", "fully sharded, gradients in rings", "sequence"])
 def test_as_compiled_it_is_no_more(name):
     """It may be less: where XLA finds that something is gathered twice, it may do it once."""
     case = next(case for case in wire.cases(8) if case.name == name)

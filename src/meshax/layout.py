@@ -59,8 +59,8 @@ class Layout:
             params: rules added where a tensor is stored as a parameter (see `mx.param`).
             optimizer: rules added where a tensor is stored as state of an optimizer.
             rings: axes around which blocks are sent from neighbour to neighbour, `"model"` or `"rows+cols"`: those of
-                linear maps, rather than gather them before or reduce-scatter them after, and those of stored
-                parameters, rather than gather them where they are used. A ring of n processors is n - 1 permutes.
+                linear maps, rather than gather them before or reduce-scatter them after, and gradients of stored
+                parameters, rather than reduce-scatter them. A ring of n processors is n - 1 permutes.
         """
         object.__setattr__(self, "rules", _parse(rules))
         object.__setattr__(self, "params", _parse(params))

@@ -13,8 +13,8 @@ TINY = str(Path(__file__).parents[2] / "examples" / "transformer.py") + ":tiny"
 MESH = ["--mesh", "data:2 model:4"]
 # Examples, milliseconds and GiB, as measured: benchmarks/results/language_models_gpu.md.
 MEASURED = {
-    "lm-4.90b": (32, 409.5, 83.8),
-    "lm-1.28b": (128, 403.6, 64.8),
+    "lm-4.90b": (32, 409.2, 83.9),
+    "lm-1.28b": (128, 401.4, 64.9),
 }
 
 

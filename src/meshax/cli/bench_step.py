@@ -31,7 +31,8 @@ class BenchStep(Reporting):
     rings: Annotated[
         str,
         arg(
-            metavar="AXES", help="Axes around which linear maps and stored parameters send blocks: model, or rows+cols."
+            metavar="AXES",
+            help="Axes around which linear maps send blocks, and stored parameters gradients: model, or rows+cols.",
         ),
     ] = ""
     keep: Annotated[

@@ -231,7 +231,7 @@ class OnLaidOut(OnProgram):
         str,
         arg(
             metavar="AXES",
-            help="Axes around which linear maps and stored parameters send blocks: model, or rows+cols.",
+            help="Axes around which linear maps send blocks, and stored parameters gradients: model, or rows+cols.",
             help_behavior_hint="",
         ),
     ] = ""

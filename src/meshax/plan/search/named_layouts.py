@@ -46,7 +46,7 @@ def find_layout(
         optimizer: the same for the optimizer's state.
         known: the names of the program's dims; by default of all that were made.
         sizes: the sizes of the program's dims, as far as they are known; `sizes_of` its arguments.
-        rings: the axes around which linear maps and stored parameters send blocks.
+        rings: the axes around which linear maps send blocks, and stored parameters gradients.
     """
     word = text.strip()
     if word not in NAMES:
