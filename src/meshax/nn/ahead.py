@@ -113,10 +113,10 @@ class _Loop:
 
     def __init__(self, fetched: Any, turn: Any, early: Arrays, other: Arrays, stream: Array):
         self.length = early[0].shape[0]
-        self.fetched, _ = _traced(fetched, _at(early, 0))
-        self.turn, consts = _traced(turn, self.fetched([], _at(early, 0)), _at(other, 0), jnp.int32(0), stream)
-        self.is_number = [jnp.issubdtype(jnp.result_type(const), jnp.inexact) for const in consts]
-        pairs = list(zip(consts, self.is_number, strict=True))
+        self.fetched = _as_function(jax.make_jaxpr(fetched)(_at(early, 0)))
+        self.turn = jax.make_jaxpr(turn)(self.fetched(_at(early, 0)), _at(other, 0), jnp.int32(0), stream)
+        self.is_number = [jnp.issubdtype(jnp.result_type(const), jnp.inexact) for const in self.turn.consts]
+        pairs = list(zip(self.turn.consts, self.is_number, strict=True))
         numbers, fixed = ([const for const, is_one in pairs if is_one is wanted] for wanted in (True, False))
         self.arguments = early, other, stream, numbers, fixed
 
@@ -129,7 +129,8 @@ class _Loop:
     def _turn(self, fixed: Arrays, number: Any, whole: Arrays, slices: Arrays, stream: Array, numbers: Arrays) -> Array:
         one, other = iter(numbers), iter(fixed)
         consts = [next(one if is_one else other) for is_one in self.is_number]
-        return self.turn(consts, whole, slices, number, stream)[0]
+        run = _as_function(jax.extend.core.ClosedJaxpr(self.turn.jaxpr, consts))
+        return run(whole, slices, number, stream)[0]
 
     def _forward(
         self, keeps: bool, early: Arrays, other: Arrays, stream: Array, numbers: Arrays, fixed: Arrays
@@ -141,17 +142,17 @@ class _Loop:
             if not keeps:
                 return self._turn(fixed, number, whole, slices, stream, numbers), []
             stream, pull = _derivative(partial(self._turn, fixed, number), whole, slices, stream, numbers)
-            forms.append(_Kept.of(pull, [*whole, *slices, *numbers, *fixed]))
+            forms.append(_Kept.of(pull, [*whole, *slices, *numbers, *fixed, number]))
             return stream, forms[-1].computed
 
         def step(carry: tuple[Array, Arrays], number: Array) -> Any:
             stream, whole = carry
-            after = self.fetched([], _at(early, number + 1))
+            after = self.fetched(_at(early, number + 1))
             stream, kept = turn(whole, number, stream)
             return (stream, after), kept
 
         last = self.length - 1
-        begin = stream, self.fetched([], _at(early, 0))
+        begin = stream, self.fetched(_at(early, 0))
         (stream, whole), kept = lax.scan(step, begin, jnp.arange(last, dtype=jnp.int32))
         stream, kept_last = turn(whole, jnp.int32(last), stream)
         if not keeps:
@@ -163,13 +164,13 @@ class _Loop:
         (early, other, numbers, fixed), before, at_last, whole = kept
 
         def pulled(kept: _Kept, whole: Arrays, number: Any, gradient: Array) -> Any:
-            return kept.pull([*whole, *_at(other, number), *numbers, *fixed])(gradient)
+            return kept.pull([*whole, *_at(other, number), *numbers, *fixed, number])(gradient)
 
         def step(carry: Any, x: tuple[Array, Arrays]) -> Any:
             gradient, whole, behind, into_early, into_other, into_numbers = carry
             number, computed = x
-            with jax.named_scope(_AGAIN):
-                after = self.fetched([], _at(early, jnp.maximum(number - 1, 0)))
+            with jax.named_scope(_AGAIN):  # for the last turn's nobody asks, as nobody gathered the last layer's again
+                after = self.fetched(_at(early, jnp.maximum(number - 1, 0)))
             into_early = _put(into_early, scattered(behind)[0], number + 1)
             kept = replace(before, computed=computed)
             behind, slices, gradient, more = pulled(kept, whole, number, gradient)
@@ -177,27 +178,20 @@ class _Loop:
             return (gradient, after, behind, into_early, _put(into_other, slices, number), into_numbers), None
 
         last = self.length - 1
-        _, scattered = _derivative(partial(self.fetched, []), _at(early, 0))  # linear: the same for every layer
+        _, scattered = _derivative(self.fetched, _at(early, 0))  # linear: the same for every layer
         with jax.named_scope(_AGAIN):
-            after = self.fetched([], _at(early, last - 1))
-        behind, of_last, gradient, into_numbers = pulled(at_last, whole, last, gradient)
-        begin = gradient, after, behind, _empty(early), _empty(other), into_numbers
+            after = self.fetched(_at(early, last - 1))
+        behind, slices, gradient, into_numbers = pulled(at_last, whole, jnp.int32(last), gradient)
+        begin = gradient, after, behind, _empty(early), _put(_empty(other), slices, last), into_numbers
         turns = jnp.arange(last, dtype=jnp.int32), before.computed
         (gradient, _, behind, *into), _ = lax.scan(step, begin, turns, reverse=True)
         into_early, into_other, into_numbers = into
-        into_early, into_other = _put(into_early, scattered(behind)[0], 0), _put(into_other, of_last, last)
-        return into_early, into_other, gradient, into_numbers, None
+        return _put(into_early, scattered(behind)[0], 0), into_other, gradient, into_numbers, None
 
 
-def _traced(fn: Callable[..., Any], *args: Any) -> tuple[Callable[..., Arrays], Arrays]:
-    """Returns a function as one whose first argument is what it refers to, and what that is."""
-    closed = jax.make_jaxpr(fn)(*args)
-
-    def call(consts: Arrays, *args: Any) -> Arrays:
-        made = jax.extend.core.ClosedJaxpr(closed.jaxpr, consts)
-        return jax.extend.core.jaxpr_as_fun(made)(*jax.tree.leaves(args))
-
-    return call, closed.consts
+def _as_function(closed: Any) -> Callable[..., Arrays]:
+    run = jax.extend.core.jaxpr_as_fun(closed)
+    return lambda *args: run(*jax.tree.leaves(args))
 
 
 def _derivative(fn: Callable[..., Any], *args: Any) -> Any:

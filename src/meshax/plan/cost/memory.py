@@ -231,12 +231,16 @@ def _users(value: Value) -> list[Step]:
 
 
 def _starts_of_loops(kernels: Kernels) -> set[Value]:
-    """Returns the zeros that loops start from: they are written right where the loop's result will be."""
+    """Returns the zeros that loops start from, and what was put into them: they are where the loop's result will be."""
     zeros = set()
     for step in (k.step for k in kernels.own if k.step.name == "scan"):
         consts, carry = step.params["num_consts"], step.params["num_carry"]
-        starts = map(kernels.root, step.inputs[consts : consts + carry])
-        zeros |= {v for v in starts if v.maker is not None and v.maker.name == "broadcast_in_dim"}
+        for value in map(kernels.root, step.inputs[consts : consts + carry]):
+            start = [value]
+            while (maker := start[-1].maker) is not None and maker.traits.is_scatter:
+                start.append(kernels.root(maker.inputs[0]))
+            if maker is not None and maker.name == "broadcast_in_dim":
+                zeros.update(start)
     return zeros
 
 
