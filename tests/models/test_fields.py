@@ -56,6 +56,10 @@ def test_other_types():
     assert with_fields(Config(), {"widths": [7], "scale": 2}) == Config((7,), scale=2.0)
 
 
+def test_what_runs_of_before_have_written_down():
+    assert with_fields(DecoderConfig(), {"layers_at_once": 1, "layers": 3}) == DecoderConfig(layers=3)
+
+
 test_messages = pinned(
     {
         "no such field": (

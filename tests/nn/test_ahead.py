@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -242,3 +243,26 @@ def test_a_model_that_translates():
     )
     config = replace(config, layers_as="loop", positions="relative", kv_heads=2, biases="all", encoder_layers=2)
     check_model(config, "fsdp", packed_pairs.examples())
+
+
+@pytest.mark.parametrize("frozen", ["feed_forward", "q"])
+def test_frozen_whole_numbers_in_the_stack(frozen):
+    """They have no gradient, and are not fetched."""
+    config = replace(LOOP, layers=3)
+    mesh = mx.Mesh("data:4")
+    model, layout = written(config), find_layout("fsdp", mesh, known=config.glossary, sizes=config.sizes())
+    where = (lambda m: m.layers.feed_forward) if frozen == "feed_forward" else (lambda m: m.layers.attention.q)
+    narrow = jax.tree.map(lambda x: mx.param((x * 40).astype("int8")), where(model), is_leaf=is_tensor)
+    model = eqx.tree_at(where, model, narrow)
+
+    def slope(model, batch):
+        def loss(embedding):
+            total, count = replace(model, embedding=embedding).loss(batch, None)
+            return total / count
+
+        return mx.value_and_grad(loss)(model.embedding)
+
+    program = mx.spmd(slope, mesh, layout)
+    ahead = replace(model, config=replace(config, fetch_ahead=True))
+    same(program(ahead, texts()), program(model, texts()))
+    assert sent(program.explain(ahead, texts())) == sent(program.explain(model, texts()))

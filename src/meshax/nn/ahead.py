@@ -54,8 +54,10 @@ def go_ahead(body: Callable[[Tensor, Any], Any], x: Tensor, layers: Any, begins:
     first = PackedArrays(x)
     vary = first.varying()[0] | copied.value
     over = [_gathered_over(*kind) if id(leaf) in wanted else _NONE for leaf, kind in zip(leaves, kinds, strict=True)]
-    early = [i for i, axes in enumerate(over) if axes and axes <= vary]
-    other = [i for i in range(len(leaves)) if i not in early]
+    is_learned = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves]
+    early = [i for i, axes in enumerate(over) if axes and axes <= vary and is_learned[i]]
+    other = [i for i in range(len(leaves)) if i not in early and is_learned[i]]
+    fixed = [i for i in range(len(leaves)) if not is_learned[i]]  # whole numbers have no gradient
     if dim.size < 2 or not early:
         return None
 
@@ -67,6 +69,7 @@ def go_ahead(body: Callable[[Tensor, Any], Any], x: Tensor, layers: Any, begins:
         def turn(whole: Arrays, slices: Arrays, number: Array, stream: Array) -> Array:
             parts = {i: Tensor(a, kinds[i][0]) for i, a in zip(early, whole, strict=True)}
             parts |= {i: Tensor(a, *kinds[i]) for i, a in zip(other, slices, strict=True)}
+            parts |= {i: Tensor(_at([leading(leaves[i], dim)], number)[0], *kinds[i]) for i in fixed}
             layer = jax.tree.unflatten(treedef, [parts[i] for i in range(len(leaves))])
             out, _ = body(first.rebuild([stream]), (layer, number))
             return packed_alike(first, out, varying, "a loop over layers")[0]
