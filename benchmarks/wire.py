@@ -302,8 +302,8 @@ gradient descent): ours, the least there is, and the same model by hand under `j
 Of 8 processors, both as compiled for CPUs; of 512, ours as traced, and d_model is 512. XLA for CPUs leaves GSPMD an
 all-reduce and a slice where its compilers for TPUs and GPUs make a reduce-scatter. The compiler for TPUs does more of
 its own: it sends in bfloat16 what only products read (sequence; all parameters, where their gradients go around in
-rings), and makes one all-reduce of reduce-scatters that are as small as these (ZeRO-1, of both, and the gradients of what
-is fully sharded, but not in rings).
+rings), and makes one all-reduce of reduce-scatters that are as small as these (ZeRO-1, of both, and the gradients of
+what is fully sharded, but not in rings).
 
 Fully sharded, the least is that of processors which never hold the whole model, and so gather the layers twice. XLA for
 CPUs may join the two where layers are as small as these, and hold them: with jax 0.10.2 ours sends 3,792,775 bytes in
