@@ -182,7 +182,7 @@ def compiled_for_eight_cores(config, axes, name, rings=""):
 
 def amount(collectives, kind, *beside):
     """The bytes of matrices in collectives of a kind, and of those beside some things alone."""
-    chosen = [c for c in collectives if c.kind == kind and len(c.operands[0][1]) > 1 and c.operands[0][1][0] > 1]
+    chosen = [c for c in collectives if c.kind == kind and any(np.prod(shape) > 2**16 for _, shape in c.operands)]
     return sum(c.bytes * c.count for c in chosen if not beside or c.beside in beside)
 
 
