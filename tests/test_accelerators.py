@@ -107,7 +107,12 @@ def test_loops_on_gpus_compute_no_product_twice(keep):
 
     # queries, keys, values, what joins heads, two of the feed-forward, logits; forward, and twice backward
     assert 0 < products(flags) <= 3 * 7
-    assert products(flags) < products(flags | {"xla_gpu_enable_dynamic_slice_fusion": True})
+    fused = flags | {"xla_gpu_enable_dynamic_slice_fusion": True}
+    if jax.__version__.startswith("0.10."):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="BufferAllocation"):  # its XLA cannot compile that at all
+            products(fused)
+    else:
+        assert products(flags) < products(fused)
 
 
 @pytest.mark.tpu
