@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NONE = "none"  # the word for no value at all
 _WORDS = {"true": True, "false": False}
-_RETIRED = ("layers_at_once",)  # runs of before have them written down; they were of no consequence for results
+_RETIRED = {"layers_at_once": 1}  # fields that are gone, and their values in runs of before that say nothing
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def with_fields(config: "Config", values: Mapping[str, Any]) -> "Config":
     known = [f.name for f in dataclasses.fields(config)]
     changes = {}
     for name, value in values.items():
-        if name in _RETIRED:
+        if _RETIRED.get(name) == value:
             continue
         if name not in known:
             raise ArgumentError(f"the model has no field {name!r}.", fix=did_you_mean(name, known))

@@ -4,7 +4,7 @@ Compilers hide a collective behind the computation of the same turn of a loop. T
 have nothing before them in their turn, and their gradients, the last of a layer's backward pass, nothing after them:
 where they are stored in parts, both wait in every turn. So here each turn gathers those of the next layer, and carries
 them there; the backward pass goes the same way back, gathers them again a layer ahead, and reduce-scatters their
-gradients a layer behind. What is sent is the same.
+gradients a layer behind. What is sent is the same, with few exceptions (docs/design/overlap.md).
 
 The derivative that JAX makes of such a loop would keep what is carried, and so every layer whole. This one keeps of
 each turn what its checkpoint keeps, but for what was fetched.
@@ -172,7 +172,9 @@ class _Loop:
         def step(carry: Any, x: tuple[Array, Arrays]) -> Any:
             gradient, whole, behind, into_early, into_other, into_numbers = carry
             number, computed = x
-            with jax.named_scope(_AGAIN):  # for the last turn's nobody asks, as nobody gathered the last layer's again
+            with jax.named_scope(
+                _AGAIN
+            ):  # the last turn's is for nobody: that of the last layer was kept
                 after = self.fetched(_at(early, jnp.maximum(number - 1, 0)))
             into_early = _put(into_early, scattered(behind)[0], number + 1)
             kept = replace(before, computed=computed)
