@@ -172,9 +172,7 @@ class _Loop:
         def step(carry: Any, x: tuple[Array, Arrays]) -> Any:
             gradient, whole, behind, into_early, into_other, into_numbers = carry
             number, computed = x
-            with jax.named_scope(
-                _AGAIN
-            ):  # the last turn's is for nobody: that of the last layer was kept
+            with jax.named_scope(_AGAIN):  # the last turn's is for nobody: that of the last layer was kept
                 after = self.fetched(_at(early, jnp.maximum(number - 1, 0)))
             into_early = _put(into_early, scattered(behind)[0], number + 1)
             kept = replace(before, computed=computed)
